@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.operating.clients import MqttClientRequests
 from broker.operating.dead_letters import DeadLetterRequests
+from broker.operating.group_list import GroupListRequests
 from broker.operating.retained import RetainedRequests
 from broker.operating.rules import RuleRequests
 from broker.operating.spark_queries import SparkRequests
@@ -49,6 +50,7 @@ class OperatingFeature(Feature):
         self._retained = RetainedRequests(tools, retained, appender)
         self._letters = DeadLetterRequests(tools, topics=topics, groups=groups, appender=appender)
         self._tree = TopicTreeRequests(tools, topics.table, retained)
+        self._groups = GroupListRequests(tools, groups, topics.queues)
         self._spark = SparkRequests(tools, registry)
         self._trace = TraceRequests(
             tools,
@@ -73,7 +75,8 @@ class OperatingFeature(Feature):
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
         parts = (
-            self._clients, self._retained, self._letters, self._tree, self._spark, self._trace, self._rules,
+            self._clients, self._retained, self._letters, self._tree, self._groups, self._spark, self._trace,
+            self._rules,
         )  # fmt: skip
         return {code: handler for part in parts for code, handler in part.handlers().items()}
 
@@ -81,6 +84,7 @@ class OperatingFeature(Feature):
         """Forget what nobody looks at or reports any more."""
         self._tree.maintain(now_ms)
         self._retained.maintain(now_ms)
+        self._groups.maintain(now_ms)
         self._spark.maintain(now_ms)
         return {}
 

@@ -79,6 +79,17 @@ class RetainedRequests:
         self._sorted.changed(topic, exists=value is not None)
 
     async def _page(self, command: Command, topic_filter: str, contains: bytes, after: bytes, limit: int) -> Command:
+        if topic_filter == EVERYTHING and not contains:
+            found = await self._sorted.following(after, limit + 1, self._tools.clock.now_ms())
+        else:
+            found = await self._search(topic_filter, contains, after, limit)
+        page = [row for topic in found[:limit] if (row := self._row(topic)) is not None]
+        following = found[limit - 1].decode() if len(found) > limit else ""
+        answer = {"retained": page, "next": following, "total": len(self._retained)}
+        return command.reply(body=msgspec.json.encode(answer))
+
+    async def _search(self, topic_filter: str, contains: bytes, after: bytes, limit: int) -> list[bytes]:
+        """One topic more than `limit`, if there are so many."""
         topics = await self._sorted.wanted(self._tools.clock.now_ms())
         wanted, begin = topic_filter.encode(), literal_beginning(topic_filter).encode()
         everything = topic_filter == EVERYTHING
@@ -86,17 +97,12 @@ class RetainedRequests:
         at = bisect_left(topics, begin) if begin > after else bisect_right(topics, after)
         while len(found) <= limit:
             step = topics[at : at + STEP]
-            if everything and not contains:
-                step = step[: limit + 1 - len(found)]
             found += [topic for topic in step if contains in topic and (everything or matches(wanted, topic))]
             if len(step) < STEP or not step[-1].startswith(begin):
                 break
             await asyncio.sleep(0)
             at = bisect_right(topics, step[-1])  # the list may have changed
-        page = [row for topic in found[:limit] if (row := self._row(topic)) is not None]
-        following = found[limit - 1].decode() if len(found) > limit else ""
-        answer = {"retained": page, "next": following, "total": len(self._retained)}
-        return command.reply(body=msgspec.json.encode(answer))
+        return found
 
     def _row(self, topic: bytes) -> dict[str, Any] | None:
         """The retained message of a topic; None if it was cleared meanwhile or is not confirmed yet."""

@@ -2,7 +2,8 @@
 
 The names come from a table of the store, which has them in no order. They are sorted when somebody looks, in steps
 with other work between them, follow the table from then on, and are dropped when nobody has looked for `IDLE_MS`. A
-page then costs a search, whatever the number of names.
+page then costs a search, whatever the number of names; the first page does not wait for the sorting, it costs a look
+at each name.
 Invariant: `names` is sorted and has each name once; a change made while they are being sorted is in the result.
 Loop thread only.
 """
@@ -10,7 +11,7 @@ Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator
 
 IDLE_MS = 600_000
@@ -37,10 +38,29 @@ class SortedNames:
         """The names; sorts them when there are none."""
         self._asked_ms = now_ms
         while self.names is None:
-            if self._making is None:
-                self._making = asyncio.ensure_future(self._make())
-            await asyncio.shield(self._making)
+            await asyncio.shield(self._begin())
         return self.names
+
+    async def following(self, after: bytes, count: int, now_ms: int) -> list[bytes]:
+        """The first names behind `after`; sorts them all for the next page, when they are not, and does not wait."""
+        self._asked_ms = now_ms
+        if self.names is not None:
+            at = bisect_right(self.names, after)
+            return self.names[at : at + count]
+        found: list[bytes] = []
+        for step in self._table():
+            last = found[-1] if len(found) == count else None
+            some = [name for name in step if name > after and (last is None or name < last)]
+            found = sorted({*found, *some})[:count]
+            await asyncio.sleep(0)
+        if self.names is None:
+            self._begin()
+        return found
+
+    def _begin(self) -> asyncio.Future[None]:
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make())
+        return self._making
 
     def maintain(self, now_ms: int) -> None:
         """Free the memory when nobody looks any more."""

@@ -7,17 +7,22 @@ from typing import Any
 import msgspec
 
 from console.api.operations import INTEGER_MAX, PAGE, SEARCH, TEXT, ApiCall, Operation, Parameter
-from console.api.pages import Page, slice_page
+from console.api.pages import Page, decode_cursor, encode_cursor, slice_page
 from console.api.problems import ApiProblem, bad, not_found
 from console.cluster import Asked, json_object, or_none
-from console.lags import all_rows, rows
+from console.lags import rows
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 
 TAG = "Queues and groups"
 GROUP = Parameter("group", "The name of the consumer group.", TEXT, required=True)
+SORT = Parameter(
+    "sort", "The order: by name, or the 1,000 groups furthest behind.", default="name", choices=("name", "lag")
+)
 NOW = -1
+FURTHEST_MAX = 1_000
+"""Most groups in the list by lag."""
 TIME_MS_MAX = 2**53 - 1
 
 
@@ -26,9 +31,13 @@ class GroupRow(msgspec.Struct):
 
     name: str
     topics: list[str]
+    """Some of them; `topics_total` says how many there are."""
+    topics_total: int
     queues: int
     lag: int
     lag_s: float
+    members: int
+    """Connected consumers."""
 
 
 class GroupQueue(msgspec.Struct):
@@ -97,22 +106,47 @@ class MovedGroup(msgspec.Struct):
 
 
 async def list_groups(call: ApiCall) -> Any:
-    """Return a page of groups that have committed offsets."""
-    asked = await call.cluster.ask_all(call.viewer, Code.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
-    found: dict[str, dict[str, Any]] = {}
-    for row in all_rows(asked):
-        group = found.setdefault(
-            row["group"], {"name": row["group"], "topics": set(), "queues": 0, "lag": 0, "lag_s": 0.0}
-        )
-        group["topics"].add(row["topic"])
-        group["queues"] += 1
-        group["lag"] += row["lag"]
-        group["lag_s"] = max(group["lag_s"], row["lag_s"])
-    search = call.text("search")
-    named = [{**found[name], "topics": sorted(found[name]["topics"])} for name in sorted(found) if search in name]
+    """Return a page of groups that have committed offsets, by name, or those furthest behind."""
+    search, limit = call.text("search"), call.number("limit")
     if call.text("sort") == "lag":
-        named.sort(key=lambda group: (-group["lag_s"], -group["lag"], group["name"]))
-    return slice_page(call, named, asked.missing)
+        asked = await call.cluster.ask_all(
+            call.viewer, Code.GROUP_LIST, {"order": "lag", "contains": search, "limit": str(FURTHEST_MAX)}
+        )
+        rows = _merged(asked)
+        rows.sort(key=lambda group: (-group["lag"], -group["lag_s"], group["name"]))
+        return slice_page(call, rows[:FURTHEST_MAX], asked.missing)
+    _, after = decode_cursor(call.text("cursor"))
+    asked = await call.cluster.ask_all(
+        call.viewer, Code.GROUP_LIST, {"contains": search, "after": after, "limit": str(limit)}
+    )
+    # What a broker has not listed yet comes behind its `next`: nothing beyond the lowest of these is complete.
+    marks = [str(body["next"]) for _broker, body in asked.objects() if body["next"]]
+    whole = min(marks, default="", key=str.encode)
+    rows = sorted(_merged(asked), key=lambda group: group["name"].encode())
+    complete = [row for row in rows if not whole or row["name"].encode() <= whole.encode()]
+    shown = complete[:limit]
+    following = shown[-1]["name"] if shown and len(shown) < len(rows) else whole
+    totals = [int(body["total"]) for _broker, body in asked.objects()]
+    return {
+        "items": shown, "next": encode_cursor("", following) if following else "", "missing": asked.missing,
+        "total": totals[0] if len(totals) == 1 and not search else None,
+    }  # fmt: skip
+
+
+def _merged(asked: Asked) -> list[dict[str, Any]]:
+    """Return one row per group of the rows of all brokers."""
+    found: dict[str, dict[str, Any]] = {}
+    for _broker, body in asked.objects():
+        for row in body["groups"]:
+            known = found.setdefault(row["name"], row)
+            if known is not row:
+                topics = sorted({*known["topics"], *row["topics"]})
+                known |= {
+                    "topics": topics, "topics_total": max(len(topics), known["topics_total"], row["topics_total"]),
+                    "queues": known["queues"] + row["queues"], "lag": known["lag"] + row["lag"],
+                    "lag_s": max(known["lag_s"], row["lag_s"]), "members": max(known["members"], row["members"]),
+                }  # fmt: skip
+    return list(found.values())
 
 
 async def get_group(call: ApiCall) -> Any:
@@ -225,7 +259,7 @@ OPERATIONS = (
     Operation(
         name="list_groups", method="GET", path="/groups", summary="List consumer groups and their lag", tag=TAG,
         call=list_groups, answer=Page[GroupRow],
-        query=(SEARCH, Parameter("sort", "The order.", default="name", choices=("name", "lag")), *PAGE),
+        query=(SEARCH, SORT, *PAGE),
     ),
     Operation(
         name="get_group", method="GET", path="/groups/{group}", summary="Show the lag of a group by queue, and members",

@@ -48,8 +48,8 @@ def groups(context: CompletionContext) -> list[str]:
     from remoting.protocol.frames.codes import RequestCode
 
     def of(broker: Broker) -> Iterator[str]:
-        stats = json.loads(_ask(broker, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false"))["consumeStatsList"]
-        return (name for one in stats for name in one)
+        fields = {"contains": context.incomplete, "limit": str(NAMES_MAX)}
+        return (row["name"] for row in json.loads(_ask(broker, RequestCode.GROUP_LIST, **fields))["groups"])
 
     return _offered(context, of)
 

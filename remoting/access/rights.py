@@ -85,7 +85,7 @@ RIGHTS: dict[int, Right] = {
     **_rows("topic", READ, MONITOR, Code.RETAINED_LIST, Code.TOPIC_TREE, Code.TIMERS),
     **_rows(
         "broker", READ, MONITOR, Code.AUDIT_LIST, Code.SPARK_QUERIES, Code.CLUSTER_STATUS, Code.CLIENT_LIST,
-        Code.ACCESS_TEST, Code.QUOTAS, Code.ACCESS_RULES,
+        Code.ACCESS_TEST, Code.QUOTAS, Code.ACCESS_RULES, Code.GROUP_LIST,
     ),
     **_rows("group", READ, MONITOR, Code.DEAD_LETTERS),
     **_rows(

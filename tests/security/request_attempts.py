@@ -209,7 +209,7 @@ def _sessions(target: Target) -> dict[int, Parts]:
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY, Code.SESSION_LIST,
         Code.TIMERS, Code.PROXY_PRESENT, Code.PROXY_ANSWERED, Code.MQTT_CLIENTS, Code.PROXY_LIST,
         Code.RETAINED_LIST, Code.TOPIC_TREE, Code.AUDIT_LIST, Code.SPARK_QUERIES, Code.ACCESS_TEST, Code.QUOTAS,
-        Code.ACCESS_RULES, Code.DEAD_LETTERS,
+        Code.ACCESS_RULES, Code.DEAD_LETTERS, Code.GROUP_LIST,
     )  # fmt: skip
     one = {"client": f"client of {target.topic}"}
     opened = encode(SessionOpen(f"client of {target.topic}", True, None, 0))

@@ -162,11 +162,13 @@ def _owner(key: bytes) -> bytes:
 class OwnedTable:
     """Keys `owner 0x00 rest`, so that the keys of one owner are found without a look at those of the others."""
 
-    __slots__ = ("_owners", "count")
+    __slots__ = ("_owners", "count", "on_owner")
 
     def __init__(self) -> None:
         self._owners: dict[bytes, SharedTable] = {}
         self.count = 0
+        self.on_owner: Callable[[bytes, bool], None] | None = None
+        """Called with (owner, whether it has keys now) when its first key comes and after its last has gone."""
 
     def owners(self) -> list[bytes]:
         """The owners that have keys."""
@@ -188,6 +190,8 @@ class OwnedTable:
         table = self._owners.get(owner)
         if table is None:
             table = self._owners[owner] = SharedTable(1)
+            if self.on_owner is not None:
+                self.on_owner(owner, True)
         before = table.count
         table.put(key, entry)
         self.count += table.count - before
@@ -206,6 +210,8 @@ class OwnedTable:
             self.count -= before - table.count
             if not table.count:
                 del self._owners[owner]
+                if self.on_owner is not None:
+                    self.on_owner(owner, False)
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """Iterate over (key, (value, position)), in no order; nothing may change meanwhile."""

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.admin.sessions import lag, lag_rows
+from lightmq.cli.admin.clients import COUNT_DEFAULT, pages
+from lightmq.cli.admin.sessions import lag
 from lightmq.cli.completing import GROUPS, TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
@@ -38,6 +39,11 @@ groups.command(lag)
 @groups.default
 def listing(
     *,
+    contains: Annotated[str, Parameter(help="Only groups with this text in their name.")] = "",
+    furthest: Annotated[
+        bool, Parameter(negative="", help="The groups that are furthest behind first, 200 at most.")
+    ] = False,
+    count: Annotated[int, Parameter(help="Maximum number of groups to list, by name.")] = COUNT_DEFAULT,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per group.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
@@ -45,9 +51,14 @@ def listing(
 
     By queue: lightmq groups lag GROUP
     """
+    asked = {"contains": contains} | ({"order": "lag"} if furthest else {})
     with brokers(target) as found:
-        queues = [row for broker in found for row in lag_rows(broker, "")]
-    print_rows(summed(queues), HEADINGS, _cells, json_output=json_output, empty="no group has committed an offset")
+        rows = [row for broker in found for row in pages(broker, RequestCode.GROUP_LIST, "groups", asked, count)]
+    listed = summed(rows)
+    if furthest:
+        listed.sort(key=lambda row: -row["messages"])
+    empty = "no group matches" if contains else "no group has committed an offset"
+    print_rows(listed[:count], HEADINGS, _cells, json_output=json_output, empty=empty)
 
 
 @groups.command
@@ -102,19 +113,23 @@ def _move(target: ServerTarget, group: str, topic: str, at_ms: int) -> int:
     return moved
 
 
-def summed(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per group of the rows of its queues."""
+def summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per group of what the brokers list."""
     found: dict[str, dict[str, Any]] = {}
-    for row in queues:
-        one = found.setdefault(row["group"], {"group": row["group"], "topics": [], "queues": 0, "messages": 0})
-        if row["topic"] not in one["topics"]:
-            one["topics"].append(row["topic"])
-        one["queues"] += 1
-        one["messages"] += row["messages"]
-        one["seconds"] = max(one.get("seconds", 0.0), row["seconds"])
+    for row in rows:
+        one = found.setdefault(
+            row["name"],
+            {"group": row["name"], "topics": [], "topics_total": 0, "queues": 0, "messages": 0, "seconds": 0.0},
+        )
+        one["topics"] = sorted({*one["topics"], *row["topics"]})
+        one["topics_total"] = max(len(one["topics"]), one["topics_total"], row["topics_total"])
+        one["queues"] += row["queues"]
+        one["messages"] += row["lag"]
+        one["seconds"] = max(one["seconds"], row["lag_s"])
     return [found[name] for name in sorted(found)]
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    topics = ", ".join(map(printable, sorted(row["topics"])))
+    more = row["topics_total"] - len(row["topics"])
+    topics = ", ".join(map(printable, row["topics"])) + (f" and {more} more" if more > 0 else "")
     return printable(row["group"]), topics, str(row["queues"]), str(row["messages"]), f"{row['seconds']:.1f}"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from console.rates import CounterRates, refusals
+from lightmq.cli.admin.clients import PAGE, pages
 from lightmq.cli.admin.groups import summed
-from lightmq.cli.admin.sessions import lag_rows
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, columns, json_object, printable
 from lightmq.cli.times import Seconds, amount, moment, span
@@ -88,13 +88,13 @@ class Samples:
         }
 
     def _lags(self) -> list[dict[str, Any]]:
-        queues: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for broker in self._brokers:
             try:
-                queues += lag_rows(broker, "")
+                rows += pages(broker, RequestCode.GROUP_LIST, "groups", {"order": "lag"}, PAGE)
             except LightMQError:
                 continue  # its line says that it does not answer
-        found = [{name: one[name] for name in ("group", "messages", "seconds")} for one in summed(queues)]
+        found = [{name: one[name] for name in ("group", "messages", "seconds")} for one in summed(rows)]
         return sorted(found, key=lambda one: (-one["messages"], one["group"]))
 
 

@@ -37,8 +37,9 @@ function GroupList({ search, toolbar }) {
   const page = usePaged('/groups', { search, sort }, { everyMs: 3000 });
   const columns = [
     { name: 'Group', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('groups', { search }, one.name)}>${one.name}</a>` },
-    { name: 'Topics', of: (/** @type {any} */ one) => html`<span class="mono small">${names(one.topics)}</span>` },
+    { name: 'Topics', of: (/** @type {any} */ one) => html`<span class="mono small">${names(one.topics, one.topics_total)}</span>` },
     { name: 'Queues', right: true, of: (/** @type {any} */ one) => count(one.queues) },
+    { name: 'Members', right: true, of: (/** @type {any} */ one) => (one.members ? count(one.members) : html`<span class="faint">none</span>`) },
     { name: 'Behind', right: true, sort: 'lag', of: (/** @type {any} */ one) => html`<${Behind} messages=${one.lag} />` },
     { name: 'Behind in time', right: true, of: (/** @type {any} */ one) => (one.lag_s > 0 ? span(one.lag_s * 1000) : html`<span class="faint">–</span>`) },
   ];
@@ -46,8 +47,8 @@ function GroupList({ search, toolbar }) {
     empty=${html`<${Empty} icon="groups" title=${search ? 'No group matches' : 'No consumer group yet'}><p>Groups appear when a RocketMQ client, a shared subscription or a Spark query with <code>consumerGroup</code> reads.</p><//>`} />`;
 }
 
-/** @param {string[]} topics */
-const names = (topics) => topics.slice(0, 3).join(', ') + (topics.length > 3 ? ` and ${topics.length - 3} more` : '');
+/** @param {string[]} topics @param {number} total */
+const names = (topics, total) => topics.slice(0, 3).join(', ') + (total > 3 ? ` and ${total - 3} more` : '');
 
 /** @param {{ messages: any }} props */
 function Behind({ messages }) {

@@ -73,3 +73,18 @@ async def test_names_that_are_being_sorted_are_not_dropped() -> None:
     await asyncio.sleep(0)
     names.maintain(IDLE_MS + 1)
     assert await reading == [b"a", b"b"]
+
+
+@given(st.lists(NAMES, unique=True), NAMES, st.integers(1, 3))
+def test_the_first_page_does_not_wait_for_the_order(at_first: list[bytes], after: bytes, count: int) -> None:
+    async def pages() -> None:
+        table = Table(at_first)
+        names = SortedNames(table.steps)
+        wanted = [name for name in sorted(at_first) if name > after][:count]
+        assert await names.following(after, count, 0) == wanted
+        assert names.names is None
+        await names.wanted(0)
+        assert await names.following(after, count, 0) == wanted
+        assert table.walks == 2
+
+    asyncio.run(pages())

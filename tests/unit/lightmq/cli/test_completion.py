@@ -80,7 +80,7 @@ def test_bash_completes_names_that_the_server_knows(
     assert offered(scripts["bash"], typed, environment, tmp_path) == ["plant"]
     by_variable = environment | {"LIGHTMQ_SERVER": log_server.address}
     assert offered(scripts["bash"], ["lightmq", "topics", "delete", "o"], by_variable, tmp_path) == ["office"]
-    log_server.stats_body = json.dumps({"consumeStatsList": [{"billing": []}]}).encode()
+    log_server.groups_body = json.dumps({"groups": [{"name": "billing"}], "next": ""}).encode()
     assert offered(scripts["bash"], ["lightmq", "groups", "skip", "b"], by_variable, tmp_path) == ["billing"]
     assert offered(scripts["bash"], ["lightmq", "cluster", "elect", "b"], by_variable, tmp_path) == ["broker-a"]
 

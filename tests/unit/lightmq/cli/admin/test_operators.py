@@ -37,19 +37,14 @@ def test_pages_end_with_the_count_or_the_list() -> None:
         list(pages(FakeBroker(b"{}"), 1, "rows", {}, 1))  # type: ignore[arg-type]
 
 
-def test_groups_are_summed_over_their_queues() -> None:
+def test_groups_are_summed_over_the_brokers() -> None:
     rows = [
-        {"group": group, "topic": topic, "messages": messages, "seconds": seconds}
-        for group, topic, messages, seconds in (
-            ("b", "t", 1, 2.0),
-            ("a", "t", 5, 0.0),
-            ("b", "s", 2, 1.0),
-            ("b", "t", 0, 0.0),
-        )
+        {"name": group, "topics": topics, "topics_total": len(topics), "queues": 2, "lag": lag, "lag_s": lag_s}
+        for group, topics, lag, lag_s in (("b", ["t"], 1, 2.0), ("a", ["t"], 5, 0.0), ("b", ["s", "t"], 2, 1.0))
     ]
     assert summed(rows) == [
-        {"group": "a", "topics": ["t"], "queues": 1, "messages": 5, "seconds": 0.0},
-        {"group": "b", "topics": ["t", "s"], "queues": 3, "messages": 3, "seconds": 2.0},
+        {"group": "a", "topics": ["t"], "topics_total": 1, "queues": 2, "messages": 5, "seconds": 0.0},
+        {"group": "b", "topics": ["s", "t"], "topics_total": 2, "queues": 4, "messages": 3, "seconds": 2.0},
     ]
 
 
