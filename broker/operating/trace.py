@@ -4,7 +4,7 @@ Fields: `id` (a RocketMQ message id or `position` in decimal digits), with `topi
 gave it; or `topic` and `offset`: of an MQTT topic, or with `queue` of a RocketMQ topic.
 
     {"message": {"id", "position", "topic", "queue", "offset", "bytes", "properties"},
-     "steps": [{"time_ms", "where", "what", "detail"}], "searched_until", "complete"}
+     "steps": [{"time_ms", "where", "what", "detail", "until_ms"}], "searched_until", "complete"}
 
     where     what                      from
     device    published                 born time, client id or host of the record
@@ -12,12 +12,17 @@ gave it; or `topic` and `offset`: of an MQTT topic, or with `queue` of a RocketM
     queue     placed                    each queue of its dispatch list, with its offset
     session   passed | waits            each session that subscribes to one of these queues: its offset there
     group     passed | waits            each consumer group with an offset in its queue
+    group     in flight                 the same, of a group that was given it by POP and has not acknowledged it: since
+                                        `time_ms`, invisible to the group until `until_ms`
     spark     passed | waits            each query that reports how far it has read that queue
     delayed   delivered                 from a message that waited
-    dead letter, retry, answer          later records that name this one: by RocketMQ's ids, by the correlation data of
-    caused by it                        MQTT 5, or by the trace id of the property `traceparent`
+    retry     redelivered               each copy in a retry topic, followed by what its group has done with that
+    dead letter  given up               the copy in the topic of dead letters
+    log       answer, caused by it      later records that name this one: by the correlation data of MQTT 5, or by the
+                                        trace id of the property `traceparent`
 
 Later records are searched in the log from the message on, `SEARCHED_MAX` of them at most and `FOUND_MAX` results;
+a broker keeps who has a message by POP by group, not by client: the detail names the attempt where clients give one.
 `complete` says whether the end of the log was reached. Sessions are looked at in steps. Bodies are never shown.
 Invariant: who may see a trace may read the message's topic. Reads only. Loop thread only.
 """
@@ -31,16 +36,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.pop.check_points import CheckPoints, queue_key
+from broker.pop.handles import RETRY_SEPARATOR
+from broker.pop.ordered import decode_batch
 from broker.requests import RequestTools, number, text
 from broker.rocketmq.stored_message import position_of_id
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.keys.key_store import KeyQuestion
+from broker.store.state.state_kinds import ORDERED_BATCH
 from remoting.access.rights import CONSUME, of_record
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.record import CLIENT_ID_KEY, MESSAGE, RecordView
+from remoting.protocol.records.rocketmq_form import RECONSUME_KEY
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
@@ -74,6 +84,7 @@ class Step:
     where: str
     what: str
     detail: str
+    until_ms: int | None = None
 
 
 class TraceRequests:
@@ -245,8 +256,22 @@ class TraceRequests:
         for group, places in sorted((await self._offsets.by_group(owner[0])).items()):
             at = places.get(owner)
             if at is not None:
-                steps.append(Step(None, "group", "passed" if at > offset else "waits", f"{group} at {at}"))
+                steps.append(self._of_group(group, at, queue, offset))
         return steps
+
+    def _of_group(self, group: str, at: int, queue: int, offset: int) -> Step:
+        """What a group, which is at this offset of the queue, has done with a message of it."""
+        state = self._tools.store.state
+        owned, attempt = CheckPoints(state.check_points).find(group, queue, offset), b""
+        in_order = state.get(ORDERED_BATCH, queue_key(group, queue))
+        if owned is None and in_order is not None:
+            batch = decode_batch(in_order[0])
+            attempt = batch.attempt
+            owned = next((entry[1:3] for entry in batch.entries if entry[0] == offset), None)
+        if owned is None:
+            return Step(None, "group", "passed" if at > offset else "waits", f"{group} at {at}")
+        by = f"{group}, attempt {_text(attempt)}" if attempt else group
+        return Step(owned[0], "group", "in flight", f"{by}: given, not acknowledged", owned[0] + owned[1])
 
     def _queries(self, view: RecordView) -> Iterator[Step]:
         """The Spark queries that report how far they have read the message's queue."""
@@ -287,11 +312,31 @@ class TraceRequests:
             return
         for key, value in found.properties():
             reason = marks.get(mark_of(key, value))
+            if reason == AGAIN:
+                yield from self._again(found)
+            elif reason is not None:
+                yield Step(found.store_ms, "log", reason, f"{_topic_of(found)}, position {found.position}")
             if reason is not None:
-                topic = _topic_of(found)
-                where = "dead letter" if topic.startswith(names.DLQ_PREFIX) else "log"
-                yield Step(found.store_ms, where, reason, f"{topic}, position {found.position}")
                 return
+
+    def _again(self, found: RecordView) -> Iterator[Step]:
+        """A copy of the message, in a retry topic or the one of dead letters or where an operator has sent it."""
+        topic = bytes(found.topic).decode("utf-8", "replace")
+        tries = dict(found.properties()).get(RECONSUME_KEY, b"0")
+        place = f"{topic}, position {found.position}"
+        if topic.startswith(names.DLQ_PREFIX):
+            group = topic.removeprefix(names.DLQ_PREFIX)
+            yield Step(found.store_ms, "dead letter", "given up", f"{group}, after {_text(tries)} deliveries: {place}")
+        elif topic.startswith(names.RETRY_PREFIX):
+            group = topic.removeprefix(names.RETRY_PREFIX).partition(RETRY_SEPARATOR)[0]
+            yield Step(found.store_ms, "retry", "redelivered", f"{group}, number {_text(tries)}: {place}")
+            queue, offset = found.dispatch()[0]
+            owner = self._topics.owner(queue)
+            if owner is not None:
+                at = self._offsets.get(group, *owner)
+                yield self._of_group(group, 0 if at is None else at[0], queue, offset)
+        else:
+            yield Step(found.store_ms, "log", AGAIN, place)
 
 
 def _marks(properties: dict[bytes, bytes], view: RecordView) -> dict[bytes, str]:
@@ -299,10 +344,11 @@ def _marks(properties: dict[bytes, bytes], view: RecordView) -> dict[bytes, str]
     marks = {mark_of(key, properties[key]): _REASONS[key] for key in TRACE_KEYS if properties.get(key)}
     ids = [value for key in (b"UNIQ_KEY", *ORIGIN_KEYS) if (value := properties.get(key))]
     for origin in ORIGIN_KEYS:
-        marks |= {mark_of(origin, value): "sent again" for value in [*ids, b"%d" % view.position]}
+        marks |= {mark_of(origin, value): AGAIN for value in [*ids, b"%d" % view.position]}
     return marks
 
 
+AGAIN = "sent again"
 _REASONS = {b"traceparent": "caused by it", b"mqttCorrelationData": "answer", b"CORRELATION_ID": "answer"}
 
 
@@ -311,6 +357,9 @@ def mark_of(key: bytes, value: bytes) -> bytes:
     if key == b"traceparent":
         parts = value.split(b"-")
         value = parts[1] if len(parts) >= _TRACE_PARTS else value
+    if key in ORIGIN_KEYS:
+        position = position_of_id(_text(value))
+        value = value if position is None else b"%d" % position
     if key == b"CORRELATION_ID":
         key = b"mqttCorrelationData"
     return key + b"=" + value

@@ -148,7 +148,7 @@ class Revival:
         properties[RECONSUME_KEY] = b"%d" % times
         properties.setdefault(FIRST_POP_TIME, b"%d" % due.pop_ms)
         properties.setdefault(RETRY_TOPIC, topic.encode())
-        properties.setdefault(ORIGIN_ID, properties.get(UNIQUE_KEY, b""))
+        properties.setdefault(ORIGIN_ID, properties.get(UNIQUE_KEY, b"%d" % record.position))
         image = encode_image(
             flags=record.flags >> FLAG_SYS_SHIFT << FLAG_SYS_SHIFT, born_ms=record.born_ms, topic=target.encode(),
             queue_index=index, keys=bytes(record.keys), tags=bytes(record.tags), properties=list(properties.items()),

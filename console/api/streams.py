@@ -24,6 +24,8 @@ class TraceStep(msgspec.Struct):
     what: str
     time_ms: int | None = None
     detail: Any = None
+    until_ms: int | None = None
+    """Of a message that a group has by POP: until when no other consumer of the group gets it."""
 
 
 class Trace(msgspec.Struct):

@@ -51,12 +51,18 @@ def trace(
         shown = found["message"]
         head = f"{printable(shown['topic'])} at {shown['offset']}, id {shown['id']}, {shown['bytes']} bytes\n"
         lines = [
-            (moment(step["time_ms"]), step["where"], step["what"], printable(step["detail"])) for step in found["steps"]
+            (moment(step["time_ms"]), step["where"], step["what"], printable(step["detail"]) + _until(step))
+            for step in found["steps"]
         ]
         tail = "" if found["complete"] else f"searched up to position {found['searched_until']}; there may be more\n"
     except (KeyError, TypeError) as error:
         raise unreadable("to TRACE_MESSAGE", error) from error
     sys.stdout.write(head + columns(STEP_HEADINGS, lines) + tail)
+
+
+def _until(step: dict[str, Any]) -> str:
+    """Of a message that a group has: when the group gets it again, unless it is acknowledged."""
+    return f", invisible until {moment(step['until_ms'])}" if step.get("until_ms") else ""
 
 
 def audit(

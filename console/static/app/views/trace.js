@@ -11,14 +11,14 @@ import { Payload } from '../parts/payload.js';
 import { Empty, Shown } from '../parts/states.js';
 
 /** Icon of a place. @type {Record<string, string>} */
-const ICONS = { device: 'clients', producer: 'send', log: 'message', queue: 'groups', session: 'clients', group: 'groups', spark: 'spark', delayed: 'delayed', 'dead letter': 'dead' };
+const ICONS = { device: 'clients', producer: 'send', log: 'message', queue: 'groups', session: 'clients', group: 'groups', spark: 'spark', delayed: 'delayed', retry: 'groups', 'dead letter': 'dead' };
 /** What happened, by place and event. @type {Record<string, string>} */
 const TITLES = {
   'device published': 'Published by a device', 'producer published': 'Published by a producer', 'delayed delivered': 'Delivered at its time',
   'log stored': 'Stored in the log', 'queue placed': 'Placed in a queue', 'session passed': 'A session has passed it',
   'session waits': 'Waits for a session', 'session others': 'More sessions', 'group passed': 'A group has passed it', 'group waits': 'Waits for a group',
   'spark passed': 'Read by a Spark query', 'spark waits': 'Waits for a Spark query', 'log sent again': 'Sent again',
-  'dead letter sent again': 'Given up by a group', 'log caused by it': 'Caused another message', 'log answer': 'Answered',
+  'group in flight': 'Being processed by a group', 'retry redelivered': 'Delivered again to a group', 'dead letter given up': 'Given up by a group', 'log caused by it': 'Caused another message', 'log answer': 'Answered',
 };
 
 /** @param {{ route: import('../core/router.js').Route }} props */
@@ -66,11 +66,12 @@ function length(steps) {
 /** @param {{ steps: any[] }} props */
 function Steps({ steps }) {
   const first = steps.find((step) => step.time_ms)?.time_ms ?? 0;
-  return html`<ol class="steps">${steps.map((step) => html`<li class=${step.where === 'dead letter' ? 'bad' : step.what === 'waits' ? 'waiting' : ''}>
+  return html`<ol class="steps">${steps.map((step) => html`<li class=${step.where === 'dead letter' ? 'bad' : step.what === 'waits' || step.what === 'in flight' ? 'waiting' : ''}>
       <span class="node-mark"><${Icon} name=${ICONS[step.where] ?? 'message'} /></span>
       <div class="step"><div class="row between"><b>${TITLES[`${step.where} ${step.what}`] ?? `${step.where}: ${step.what}`}</b>
         ${step.time_ms ? html`<span class="mono small faint nowrap">${clock(step.time_ms, true)} <span class="delta">+${span(step.time_ms - first)}</span></span>` : ''}</div>
-        ${step.detail && html`<div class="small mono quiet">${step.detail}</div>`}</div></li>`)}</ol>`;
+        ${step.detail && html`<div class="small mono quiet">${step.detail}</div>`}
+        ${step.until_ms && html`<div class="small">${step.until_ms > Date.now() ? 'No other consumer of the group gets it' : 'It is given to the group again, since it was not acknowledged'} ${step.until_ms > Date.now() ? `until ${clock(step.until_ms, true)}` : `after ${clock(step.until_ms, true)}`}.</div>`}</div></li>`)}</ol>`;
 }
 
 /** @param {{ message: any }} props */

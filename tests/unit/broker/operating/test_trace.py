@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from broker.operating import trace as module
@@ -21,6 +22,8 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_image, encode_mqtt_image
 from tests.unit.broker.operating.asking import asked, asked_raw, publish
+from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, ack, expire, pop
+from tests.unit.broker.pop.client import send as send_plain
 
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CHILD = b"00-4bf92f3577b34da6a3ce929d0e0e4736-53995c3f42cd8ad8-01"
@@ -151,3 +154,48 @@ def test_marks_compare_trace_ids_and_correlation_data() -> None:
     assert mark_of(b"traceparent", TRACE) == mark_of(b"traceparent", CHILD)
     assert mark_of(b"traceparent", b"odd") == b"traceparent=odd"
     assert mark_of(b"CORRELATION_ID", b"1") == mark_of(b"mqttCorrelationData", b"1")
+
+
+async def test_deliveries_by_pop_and_what_becomes_of_them(running) -> None:
+    connection = running.connect()
+    await send_plain(connection, b"1", b"2", queue=0)
+    first, _second = await pop(connection)
+    given_ms = running.clock.now_ms()
+    place = {"topic": TOPIC, "queue": "0", "offset": str(first.stored.queue_offset)}
+    (step,) = [step for step in (await trace(running, **place))["steps"] if step["where"] == "group"]
+    assert step == {
+        "time_ms": given_ms, "where": "group", "what": "in flight", "detail": f"{GROUP}: given, not acknowledged",
+        "until_ms": given_ms + INVISIBLE_MS,
+    }  # fmt: skip
+    await expire(running)
+    found = await trace(running, **place)
+    assert said(found, "group") == [("passed", f"{GROUP} at 2"), ("waits", f"{GROUP} at 0")]
+    ((what, detail),) = said(found, "retry")
+    assert what == "redelivered"
+    assert detail.startswith(f"{GROUP}, number 1: %RETRY%{GROUP}+{TOPIC}, position ")
+    (again, _other) = await pop(connection)
+    assert [what for what, _detail in said(await trace(running, **place), "group")] == ["passed", "in flight"]
+    assert await ack(connection, again) == ResponseCode.SUCCESS
+    assert [what for what, _detail in said(await trace(running, **place), "group")] == ["passed", "passed"]
+
+
+async def test_a_message_that_a_group_gave_up(running) -> None:
+    connection = running.connect()
+    await send_plain(connection, b"1", queue=0)
+    group = {"groupName": GROUP, "retryMaxTimes": 1}
+    update = Command(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(group).encode())
+    assert (await connection.request(update)).code == ResponseCode.SUCCESS
+    for _ in range(2):
+        assert len(await pop(connection)) == 1
+        await expire(running)
+    found = await trace(running, topic=TOPIC, queue="0", offset="0")
+    ((what, detail),) = said(found, "dead letter")
+    assert (what, detail.partition(":")[0]) == ("given up", f"{GROUP}, after 2 deliveries")
+
+
+async def test_the_attempt_that_has_a_message_in_order_is_named(running) -> None:
+    connection = running.connect()
+    await send_plain(connection, b"1", queue=0)
+    await pop(connection, order="true", attemptId="client-7#1")
+    found = await trace(running, topic=TOPIC, queue="0", offset="0")
+    assert said(found, "group") == [("in flight", f"{GROUP}, attempt client-7#1: given, not acknowledged")]
