@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from kit import Claim, Example, Inbox, Living, Picture, Queries, Run, Stage, equal, holds, run
+from kit.later import pd
 
 import numpy as np
-import pandas as pd
 from ai_models import load
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion

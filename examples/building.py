@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from kit import Claim, Disturbances, Example, Picture, Queries, Replay, Run, Stage, equal, holds, read_rows, run
+from kit.later import pd
 
 import numpy as np
-import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
-from lightmq.demo.picture import AMBER, BLUE, FAINT, HEAT, INK, MUTED, PAPER, RED, callout
+from lightmq.demo.picture import AMBER, BLUE, FAINT, INK, MUTED, PAPER, RED, callout, heat
 
 FILTER = "site/+/floor/+/room/+/power"
 READING = "meter string, time_ms long, watts long"
@@ -242,7 +242,7 @@ def draw_heat_map(page: Picture, place: object, windows: pd.DataFrame, worst: st
     axes = page.axes(place, "Power by room, 15-minute windows", x="hour of the day (UTC)", y="floor")
     last = float(table.columns.max()) + WINDOW_S / 3600
     image = axes.imshow(
-        table, aspect="auto", cmap=HEAT, extent=(0, last, len(table), 0), vmin=0,
+        table, aspect="auto", cmap=heat(), extent=(0, last, len(table), 0), vmin=0,
         vmax=float(np.nanpercentile(table, 99.5)), interpolation="nearest",
     )  # fmt: skip
     axes.grid(visible=False)

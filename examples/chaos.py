@@ -23,9 +23,9 @@ from typing import Any
 
 from kit import Claim, Example, Inbox, Living, Picture, Queries, Run, Stage, equal, holds, read_rows, run
 from kit.cluster import BROKERS, POLL_S, Cluster, Roles
+from kit.later import pd
 
 import numpy as np
-import pandas as pd
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pyspark.sql import DataFrame, SparkSession

@@ -21,10 +21,10 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from kit import Claim, Example, Gateways, Inbox, Living, Picture, Reporting, Run, Stage, equal, holds, read_rows, run
+from kit.later import pd
 from kit.stage import Queries
 
 import numpy as np
-import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kit import Claim, Example, Gateways, Picture, Queries, Reporting, Run, Stage, equal, holds, read_rows, run
+from kit.later import pd
 
-import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 

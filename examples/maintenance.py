@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from kit import Claim, Example, Picture, Queries, Replay, Run, Stage, equal, holds, read_rows, run
+from kit.later import pd
 
 import numpy as np
-import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit import Claim, Example, Living, Picture, Queries, Run, Stage, equal, holds, read_rows, run
+from kit.later import pd
 
 import numpy as np
-import pandas as pd
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession, Window

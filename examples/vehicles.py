@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from kit import Claim, Disturbances, Example, Inbox, Picture, Replay, Run, Stage, bodies, equal, holds, read_rows, run
+from kit.later import pd
 from kit.stage import Queries
 
 import numpy as np
-import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from kit.devices import Gateways, Reporting
+from kit.later import pd
 from kit.stage import Stage
 
 import numpy as np
-import pandas as pd
 
 from runtime.clock import SystemClock
 

@@ -1,29 +1,26 @@
 """Pictures that tell one story: a title that says what happened, units, notes at the data, one palette, light.
 
     Picture        title, subtitle and footer around a grid of axes, saved as PNG
-    INK ...     the palette; SERIES are the colours of lines in their order, HEAT is the scale of quantities
+    INK ...     the palette; SERIES are the colours of lines in their order, `heat()` is the scale of quantities
 
-Invariant: nothing is drawn outside the main thread, and no window is opened. Sizes are inches at 150 dots each.
+Invariant: matplotlib is imported by the first picture; nothing is drawn outside the main thread, and no window is
+opened. Sizes are inches at 150 dots each.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-from cycler import cycler
-
-mpl.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.colors import LinearSegmentedColormap
-from PIL import Image
+if TYPE_CHECKING:
+    from matplotlib.colors import LinearSegmentedColormap
 
 INK, MUTED, FAINT, GRID, PAPER = "#172033", "#5b667a", "#9aa4b5", "#e4e8ef", "#fcfcfd"
 BLUE, TEAL, AMBER, RED, VIOLET, GREEN = "#2b6be4", "#0e9f8e", "#f0a020", "#e0443e", "#8250df", "#3fa34d"
 SERIES = (BLUE, TEAL, AMBER, VIOLET, RED, GREEN)
-HEAT = LinearSegmentedColormap.from_list("heat", ["#f1f4f9", "#fdebc8", "#f9c26b", "#ee8440", "#cf3a45", "#7a1f4f"])
+HEAT = ("#f1f4f9", "#fdebc8", "#f9c26b", "#ee8440", "#cf3a45", "#7a1f4f")
 DOTS_PER_INCH, COLOURS = 150, 192
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -43,7 +40,6 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.prop_cycle": cycler(color=SERIES),
     "grid.color": GRID,
     "grid.linewidth": 0.8,
     "xtick.color": MUTED,
@@ -60,12 +56,31 @@ STYLE: dict[str, Any] = {
 }
 
 
+@cache
+def _pyplot() -> Any:
+    """Matplotlib in our style, imported by the first picture: two seconds of CPU that no other program should spend."""
+    import matplotlib as mpl
+    from cycler import cycler
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.style.use({**STYLE, "axes.prop_cycle": cycler(color=SERIES)})
+    return plt
+
+
+def heat() -> LinearSegmentedColormap:
+    """The scale of quantities."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("heat", HEAT)
+
+
 class Picture:
     """One picture. `grid` gives the room between title and footer; draw into axes made from it."""
 
     def __init__(self, title: str, subtitle: str, *, width: float = 12.0, height: float = 7.5) -> None:
-        plt.style.use(STYLE)
-        self.figure = plt.figure(figsize=(width, height))
+        self.figure = _pyplot().figure(figsize=(width, height))
         self._height = height
         self.figure.text(self._x, 1 - 0.34 / height, title, fontsize=17, fontweight="bold", va="center")
         self.figure.text(self._x, 1 - 0.68 / height, subtitle, fontsize=10.5, color=MUTED, va="center")
@@ -90,9 +105,11 @@ class Picture:
     def save(self, path: Path, footer: str) -> None:
         """Write the PNG with a last line that says where its numbers come from."""
         self.figure.text(self._x, 0.26 / self._height, footer, fontsize=8, color=FAINT, va="center")
+        from PIL import Image
+
         drawn = BytesIO()
         self.figure.savefig(drawn, dpi=DOTS_PER_INCH)
-        plt.close(self.figure)
+        _pyplot().close(self.figure)
         # A palette makes the file a third as large, and nobody sees it.
         Image.open(drawn).convert("RGB").quantize(COLOURS).save(path, optimize=True)
 

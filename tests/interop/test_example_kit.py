@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections import deque
@@ -92,6 +93,28 @@ def test_a_stage_travels_to_spark_and_back(tmp_path: Path) -> None:
     assert load("kit").Stage.load(str(stage.save())) == stage
     assert stage.story_s == 30.0
     assert stage.source == {"nameServer": "h:1", "startingOffsets": "earliest"}
+
+
+def test_help_imports_nothing_that_draws_or_computes() -> None:
+    """Nor does Spark's process, which is the same script: pandas and matplotlib take seconds of CPU."""
+    script = str(Path(EXAMPLES, "building.py"))
+    program = (
+        "import runpy, sys\n"
+        f"sys.argv = [{script!r}, '--help']\n"
+        f"sys.path.insert(0, {EXAMPLES!r})\n"
+        "try:\n"
+        f"    runpy.run_path({script!r}, run_name='__main__')\n"
+        "except SystemExit:\n"
+        "    print(sorted({'pandas', 'matplotlib', 'sklearn'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_pandas_for_later_is_pandas_in_a_worker() -> None:
+    later = load("kit.later").pd
+    assert pickle.loads(pickle.dumps(later)) is pd
+    assert later.Series is pd.Series
 
 
 @pytest.mark.parametrize(
