@@ -17,7 +17,12 @@ from lightmq.extras import pip_install, requirements_of
 EXAMPLE_MODULES = ("psutil", "matplotlib", "plotly")
 """What the extra `examples` brings; Spark is installed by the demo itself while the broker already runs."""
 
-demo = App(name="demo", help_flags=[], version_flags=[], help="Run the main job on this machine's sensors.")
+demo = App(
+    name="demo",
+    help_flags=[],
+    version_flags=[],
+    help="This machine's sensors by MQTT to Spark, and commands back.",
+)
 
 
 @demo.default

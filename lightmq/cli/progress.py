@@ -19,7 +19,7 @@ from runtime.clock import Clock, SystemClock
 
 ShowProgress = Annotated[
     bool,
-    Parameter(name=["--progress"], negative=(), help="Tell the progress on standard error, without a terminal too."),
+    Parameter(name=["--progress"], negative=(), help="Show progress on standard error even without a terminal."),
 ]
 LINE_INTERVAL_NS_MIN = 1_000_000_000
 """Between two lines where there is no terminal."""

@@ -19,7 +19,7 @@ from remoting.protocol.frames.commands import Command
 
 dead_letters = App(
     name="dead-letters",
-    help="List messages that consumer groups gave up, or send one again.",
+    help="List messages that consumer groups gave up on, or send one again.",
     help_format="plaintext",
     help_epilogue=epilogue("dead-letters"),
 )
@@ -51,13 +51,13 @@ def listing(
 
 @dead_letters.command
 def resend(
-    group: Annotated[str, GROUPS, Parameter(help="Consumer group that gave the message up.")],
+    group: Annotated[str, GROUPS, Parameter(help="Consumer group that gave up on the message.")],
     place: Annotated[str, Parameter(help="Where the message is: BROKER/QUEUE/OFFSET, as the list shows it.")],
     *,
     json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Give a dead letter to its group again, with all its retries; other groups do not get it."""
+    """Send a dead letter to its group again, with all its retries; other groups do not get it."""
     name, _, rest = place.partition("/")
     queue, _, offset = rest.partition("/")
     if not (queue.isdecimal() and offset.isdecimal()):

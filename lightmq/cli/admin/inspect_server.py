@@ -166,7 +166,7 @@ def health(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Check that every broker group has a master that takes messages; exit status 1 if one does not."""
+    """Check that every broker group has a master that accepts messages; exit status 1 if one does not."""
     with brokers(target) as found:
         rows = [_health(broker) for broker in found]
     print_rows(rows, HEALTH_HEADINGS, _state, json_output=json_output, empty="there is no broker")

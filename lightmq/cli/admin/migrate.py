@@ -53,7 +53,7 @@ def rocketmq(
     follow: Annotated[bool, Parameter(negative=(), help="Go on mirroring until interrupted.")] = False,
     topic: Patterns = None,
     group: Patterns = None,
-    rate: Annotated[int, Parameter(help="Copy at most so many messages a second; 0: no limit.")] = 0,
+    rate: Annotated[int, Parameter(help="Copy at most this many messages a second; 0: no limit.")] = 0,
     users: Annotated[bool, Parameter(negative=(), help="Mirror users and rules too, once.")] = False,
     settle: Annotated[Seconds, Parameter(help="switch: this long without a message at the source.")] = 35.0,
     one_way: Annotated[bool, Parameter(negative=(), help="Mirror nothing back to the source.")] = False,

@@ -33,7 +33,7 @@ def timers(
     count: Annotated[int, Parameter(help="List this many messages, those due next.")] = 0,
     recall: Annotated[bool, Parameter(negative=(), help="Recall the message: it will not be delivered.")] = False,
     delay: Annotated[
-        Seconds, Parameter(help="Reschedule the message to so long from now: 90s, 2h; 0 delivers it at once.")
+        Seconds, Parameter(help="Deliver the message this long from now instead: 90s, 2h; 0: at once.")
     ] = UNCHANGED,
     json_output: Annotated[
         bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker or message.")

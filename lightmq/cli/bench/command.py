@@ -35,7 +35,7 @@ HEADINGS = ("MILLISECONDS", "P50", "P90", "P99", "MAX")
 
 Publishers = Annotated[int, Parameter(name=["--publishers"], help="Number of publishers.")]
 Subscribers = Annotated[int, Parameter(name=["--subscribers"], help="Subscribers; each gets every message.")]
-Rate = Annotated[float, Parameter(name=["--rate", "-r"], help="Messages a second of all publishers; 0: at most.")]
+Rate = Annotated[float, Parameter(name=["--rate", "-r"], help="Messages a second in all; 0: as fast as possible.")]
 Duration = Annotated[Seconds, Parameter(name=["--duration", "-d"], help="How long to send: 10s, 2m.")]
 Size = Annotated[str, Parameter(help=f"Size of a message, from {BODY_BYTES_MIN} bytes: 100, 4kB.")]
 Topic = Annotated[str, Parameter(name=["--topic", "-t"], help="Topic for the messages, which stay in the log.")]

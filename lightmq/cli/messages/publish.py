@@ -110,7 +110,9 @@ def publish(
     message: Annotated[str | None, Parameter(name=["--message", "-m"], help="Payload.")] = None,
     stdin: Annotated[bool, Parameter(negative=(), help="One message per line of input.")] = False,
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
-    retain: Annotated[bool, Parameter(name=["--retain", "-r"], negative=(), help="The topic keeps it.")] = False,
+    retain: Annotated[
+        bool, Parameter(name=["--retain", "-r"], negative=(), help="Keep it for later subscribers.")
+    ] = False,
     count: Annotated[
         int, Parameter(help="Number of times to send --message; {n} is replaced by the message's number.")
     ] = 1,
