@@ -1,12 +1,18 @@
 """The proxy's counters, declared once, by subject.
 
+What clients connect, publish and get is counted by the listener they came by (`tcp`, `tls`, `ws`, `wss`) and by their
+version of MQTT (`3.1.1`, with 3.1, and `5`): a client has one `ClientCounters` for as long as it is connected.
+
 Invariant: every path that drops, refuses or closes has a counter with a reason here and logs an event.
 Thread rule: written on the event loop's thread only; plain integers on the hot path.
 """
 
 from __future__ import annotations
 
-from runtime.metrics import Counter, Registry
+from runtime.metrics import Counter, Histogram, Registry
+
+LISTENER, CLIENT = ("listener",), ("listener", "protocol")
+"""Labels of sockets, and of clients, whose version is known."""
 
 
 class SessionCounters:
@@ -16,7 +22,7 @@ class SessionCounters:
 
     def __init__(self, registry: Registry) -> None:
         counter = registry.counter
-        self.opened = counter("rocketmq_mqtt_connects_total", "Sessions opened for MQTT clients")
+        self.opened = counter("rocketmq_mqtt_connects_total", "Sessions opened for MQTT clients", CLIENT)
         self._closed = counter("rocketmq_mqtt_closes_total", "Connections of sessions that ended", ("reason",))
         self.refused = counter("rocketmq_mqtt_connects_refused_total", "CONNECTs refused", ("reason",))
         self.taken_over = counter(
@@ -40,10 +46,13 @@ class PublishCounters:
 
     def __init__(self, registry: Registry) -> None:
         counter = registry.counter
-        self.confirmed = counter("rocketmq_mqtt_messages_in_total", "Messages confirmed by the broker for publishers")
+        self.confirmed = counter(
+            "rocketmq_mqtt_messages_in_total", "Messages confirmed by the broker for publishers", CLIENT
+        )
         self.acknowledge_s = registry.histogram(
             "rocketmq_mqtt_publish_acknowledge_seconds",
             "From receipt until confirmed; of each append request the message that waited longest",
+            labels=CLIENT,
         )
         self.bytes_in = counter("rocketmq_mqtt_bytes_in_total", "Bytes of PUBLISH packets received")
         self.requests = counter("rocketmq_mqtt_append_requests_total", "Append requests sent to the broker")
@@ -64,7 +73,7 @@ class DeliveryCounters:
 
     def __init__(self, registry: Registry) -> None:
         counter = registry.counter
-        self.sent = counter("rocketmq_mqtt_messages_out_total", "Messages handed to subscribers' sockets")
+        self.sent = counter("rocketmq_mqtt_messages_out_total", "Messages handed to subscribers' sockets", CLIENT)
         self.delivery_s = registry.histogram(
             "rocketmq_mqtt_delivery_seconds",
             "From storing a message until the proxy has it for its subscribers; one value for each notification",
@@ -104,10 +113,22 @@ class SubscriptionCounters:
         )
 
 
+class ClientCounters:
+    """What is counted of clients of one version of MQTT that came by one listener."""
+
+    __slots__ = ("acknowledge_s", "confirmed", "opened", "sent")
+
+    def __init__(self, opened: Counter, confirmed: Counter, sent: Counter, acknowledge_s: Histogram) -> None:
+        self.opened = opened
+        self.confirmed = confirmed
+        self.sent = sent
+        self.acknowledge_s = acknowledge_s
+
+
 class ProxyMetrics:
     """The proxy's counters; hot ones as attributes of a group, rare ones by reason."""
 
-    __slots__ = ("deliveries", "publishes", "registry", "sessions", "subscriptions")
+    __slots__ = ("_clients", "deliveries", "publishes", "registry", "sessions", "subscriptions")
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
@@ -115,6 +136,21 @@ class ProxyMetrics:
         self.publishes = PublishCounters(registry)
         self.deliveries = DeliveryCounters(registry)
         self.subscriptions = SubscriptionCounters(registry)
+        self._clients: dict[tuple[str, str], ClientCounters] = {}
+
+    def clients(self, listener: str, protocol: str) -> ClientCounters:
+        """The counters of clients that came by this listener and speak this version of MQTT."""
+        labels = (listener, protocol)
+        found = self._clients.get(labels)
+        if found is None:
+            published = self.publishes
+            found = self._clients[labels] = ClientCounters(
+                self.sessions.opened.child(*labels),
+                published.confirmed.child(*labels),
+                self.deliveries.sent.child(*labels),
+                published.acknowledge_s.child(*labels),
+            )
+        return found
 
 
 class FrontCounters:
@@ -134,8 +170,8 @@ class FrontCounters:
     )
 
     def __init__(self, registry: Registry) -> None:
-        self.connections = registry.gauge("rocketmq_mqtt_connections", "Open MQTT sockets")
-        self.opened = registry.counter("rocketmq_mqtt_sockets_opened_total", "MQTT sockets taken")
+        self.connections = registry.gauge("rocketmq_mqtt_connections", "Open MQTT sockets", LISTENER)
+        self.opened = registry.counter("rocketmq_mqtt_sockets_opened_total", "MQTT sockets taken", LISTENER)
         self.refused = registry.counter(
             "rocketmq_mqtt_sockets_refused_total", "MQTT sockets closed at once because of a limit", ("reason",)
         )

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
 from mqtt_proxy.link import Link, LinkDownError
-from mqtt_proxy.mqtt.codec.packets import LEVEL_5
+from mqtt_proxy.mqtt.codec.packets import VERSIONS
 from mqtt_proxy.sessions.services import Owner, Services
 from remoting.access.rules import Action, Identity
 from remoting.protocol.bodies.operating_body import (
@@ -182,7 +182,7 @@ class Operating:
         figures = self._figures()
         refusals = {name: value for name, value in figures.items() if "_mqtt_" in name and "refused" in name and value}
         used = {
-            "connections_max": figures.get("rocketmq_mqtt_connections", 0.0),
+            "connections_max": sum(n for name, n in figures.items() if name.startswith("rocketmq_mqtt_connections{")),
             "sessions": float(len(self._services.owners)),
         }
         return encode(QuotaAnswer(limits, used, refusals))
@@ -203,7 +203,7 @@ def described(client_id: str, owner: Owner) -> ClientLine:
         client=client_id,
         user=owner.user,
         address=wire.peer.address,
-        version="5" if terms.level == LEVEL_5 else "3.1.1",
+        version=VERSIONS[terms.level],
         protocol=wire.peer.listener,
         since_ms=owner.since_ms,
         keep_alive_s=terms.keep_alive_s,

@@ -143,18 +143,18 @@ class SysValues:
 
     def _counts(self) -> dict[str, float]:
         metrics, front = self._metrics, self._front
-        deliveries, published = metrics.deliveries, metrics.publishes.confirmed.value
-        delivered = deliveries.sent.value + deliveries.retained.value
-        acknowledged = deliveries.acknowledged.value
+        deliveries, published = metrics.deliveries, _sum(metrics.publishes.confirmed)
+        delivered = _sum(deliveries.sent) + deliveries.retained.value
+        acknowledged, opened = deliveries.acknowledged.value, _sum(metrics.sessions.opened)
         return {
-            "messages/received": published + acknowledged + metrics.sessions.opened.value,
-            "messages/sent": published + delivered + metrics.sessions.opened.value,
+            "messages/received": published + acknowledged + opened,
+            "messages/sent": published + delivered + opened,
             "publish/messages/received": published,
             "publish/messages/sent": delivered,
             "bytes/received": front.bytes_in.value,
             "bytes/sent": front.bytes_out.value,
-            "connections": metrics.sessions.opened.value,
-            "sockets": front.opened.value,
+            "connections": opened,
+            "sockets": _sum(front.opened),
         }
 
 

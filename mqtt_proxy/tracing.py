@@ -43,7 +43,6 @@ class ProxyTraces:
     def __init__(self, tracer: Tracer, metrics: ProxyMetrics, now_ns: Callable[[], int]) -> None:
         self._tracer = tracer
         self._now_ns = now_ns
-        self._acknowledge_s = metrics.publishes.acknowledge_s
         self._delivery_s = metrics.deliveries.delivery_s
 
     def begin(self, publishes: Sequence[Publish]) -> None:
@@ -75,14 +74,16 @@ class ProxyTraces:
                     break
         return traced or None
 
-    def published(self, traced: Sequence[TracedPublish], taken_ns: int, error: str = "") -> None:
-        """The broker has confirmed these messages, or refused them for this reason."""
+    def published(
+        self, traced: Sequence[TracedPublish], taken_ns: int, acknowledge_s: Histogram, error: str = ""
+    ) -> None:
+        """The broker has confirmed these messages, whose time belongs to this histogram, or refused them."""
         ended_ns = self._now_ns()
         for context, topic, client_id, qos in traced:
             attributes = _attributes("publish", topic, client_id, qos)
             self._tracer.note(context, f"publish {topic}", SpanKind.SERVER, taken_ns, ended_ns, attributes, error)
             if not error:
-                _exemplify(self._acknowledge_s, context, taken_ns, ended_ns)
+                _exemplify(acknowledge_s, context, taken_ns, ended_ns)
 
     def delivered(self, record: RecordView, topic: bytes, client_id: str, qos: int) -> None:
         """A message was handed to a subscriber's connection."""

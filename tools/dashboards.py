@@ -63,7 +63,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
         Panel("Spans of traces", "cps", {"{{outcome}}": rate("rocketmq_trace_spans_total", "outcome")}),
     )),
     "mqtt": ("LightMQ: MQTT", (
-        Panel("Connections", "none", {"{{instance}}": "rocketmq_mqtt_connections{$w}"}),
+        Panel("Connections", "none", {"{{instance}} {{listener}}": "rocketmq_mqtt_connections{$w}"}),
         Panel("Connects and disconnects", "cps", {
             "connects": rate("rocketmq_mqtt_connects_total", "job"),
             "closed: {{reason}}": rate("rocketmq_mqtt_closes_total", "reason"),
@@ -73,7 +73,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             "of absent clients": "sum(rocketmq_mqtt_sessions_offline{$w})",
         }),
         Panel("Messages", "cps", {
-            "published": rate("rocketmq_mqtt_messages_in_total", "job"),
+            "published, MQTT {{protocol}}": rate("rocketmq_mqtt_messages_in_total", "protocol"),
             "delivered": rate("rocketmq_mqtt_messages_out_total", "job"),
             "acknowledged": rate("rocketmq_mqtt_messages_acknowledged_total", "job"),
         }),

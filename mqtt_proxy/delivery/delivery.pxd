@@ -32,6 +32,7 @@ cdef class Delivery:
     cdef dict _by_queue
     cdef object _out
     cdef object _owner
+    cdef object _sent
     cdef bint _running
     cdef long _serial
     cdef SessionState _session

@@ -29,7 +29,7 @@ from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.record_cache import Feed, Notifier, RecordCache
 from mqtt_proxy.delivery.source import Source, send_run, settle
 from mqtt_proxy.grants import Grant
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import ClientCounters, ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.shared import Memberships, SharedHub, SharedSource, SubscriberSession
@@ -170,14 +170,18 @@ class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_by_queue", "_out", "_owner", "_running", "_serial", "_session", "_slow", "_tools",
+        "_by_queue", "_out", "_owner", "_running", "_sent",
+        "_serial", "_session", "_slow", "_tools",
         "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "removed", "sources",
     )  # fmt: skip
 
-    def __init__(self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner) -> None:
+    def __init__(
+        self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner, counters: ClientCounters
+    ) -> None:
         self._session = session.state
         self._tools = tools
         self._out = out
+        self._sent = counters.sent
         self._owner: DeliveryOwner | None = owner
         self._running = False
         self._writable = True
@@ -421,7 +425,7 @@ class Delivery:
 
     def _account(self, sent: int) -> None:
         if sent:
-            self._tools.metrics.deliveries.sent.value += sent
+            self._sent.value += sent
             self._out.flush()
         if self.committed_key is not None:
             self._tools.offsets.mark(self)

@@ -275,8 +275,8 @@ class Listener:
     def register(self, connection: MqttConnection) -> None:
         """Register a connection whose peer was admitted."""
         self.connections.add(connection)
-        self.counters.opened.value += 1
-        self.counters.connections.value = len(self.connections)
+        self.counters.opened.child(connection.peer.listener).value += 1
+        self.counters.connections.child(connection.peer.listener).value += 1
 
     def release(self, connection: MqttConnection) -> None:
         """Remove the connection from the counts."""
@@ -284,7 +284,7 @@ class Listener:
             return
         self.connections.discard(connection)
         self.sockets.leave(connection.peer.address)
-        self.counters.connections.value = len(self.connections)
+        self.counters.connections.child(connection.peer.listener).value -= 1
         if not self.connections:
             self._all_closed.set()
 
@@ -299,6 +299,7 @@ class Listener:
         """What accepts connections on a listening socket of this kind."""
         assert self._shared is not None
         loop, counters = self._shared.loop, self.counters
+        counters.connections.child(spec.name)  # shown from now on, with 0
         if not spec.plain:
             return Acceptor(sock, take_socket, functools.partial(self._enter, spec), loop=loop, counters=counters)
         accept = native_sockets.core.accept

@@ -20,6 +20,7 @@ cdef class Inbound:
     cdef Py_ssize_t _retained_max
     cdef bint _ended, _rated
     cdef public bytes client_id
+    cdef public object counters
     cdef public bint asks, exact
 
     @cython.locals(state=SessionState)

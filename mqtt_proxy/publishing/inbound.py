@@ -21,7 +21,7 @@ from typing import Protocol
 from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
+from mqtt_proxy.mqtt.codec.packets import LEVEL_3, VERSIONS, Publish
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.publishing.publisher import Publisher
 from mqtt_proxy.quotas import Pause, PublishRates, RatedPublisher
@@ -158,6 +158,7 @@ class Inbound:
         "_wire",
         "asks",
         "client_id",
+        "counters",
         "exact",
     )
 
@@ -175,6 +176,8 @@ class Inbound:
         self.asks = False
         """Whether the client is informed which of its messages have no subscribers; 3.1.1 has no code for it."""
         self._retained_max = parts.retained_payload_bytes_max
+        self.counters = parts.metrics.clients(wire.peer.listener, VERSIONS[wire.session.state.terms.level])
+        """Where its messages are counted."""
         self.client_id = b""
         self.exact = False
         """Whether the broker notes the packet ids of QoS 2: the session outlives its connection."""

@@ -17,6 +17,7 @@ from remoting.protocol.records.image import iter_images
 from remoting.protocol.records.record import FLAG_QOS_MASK
 
 if TYPE_CHECKING:
+    from mqtt_proxy.metrics import ClientCounters
     from mqtt_proxy.publishing.publisher import PublishRun
 
 
@@ -25,6 +26,8 @@ class Origin(Protocol):
 
     asks: bool
     """Whether it is to be informed which of its messages have no subscribers."""
+    counters: ClientCounters
+    """Where its messages are counted."""
 
     def unwanted(self, packet_ids: list[int]) -> None:
         """These have no subscribers; `confirmed` follows for them."""

@@ -5,7 +5,7 @@ from mqtt_proxy.link cimport Link
 from remoting.transport.turn cimport soon
 
 cdef class PublishRun:
-    cdef public object origin, traced
+    cdef public object origin, counters, traced
     cdef public bytes images
     cdef public list packet_ids
     cdef public Py_ssize_t size_bytes, count
@@ -32,7 +32,7 @@ cdef class Backpressure:
 
 cdef class Publisher:
     cdef Link _link
-    cdef object _now_ns, _log, _drained, _lost, _acknowledge_s, _traces
+    cdef object _now_ns, _log, _drained, _lost, _traces
     cdef Py_ssize_t _frame_bytes_max, _timeout_ms, _gathered_bytes
     cdef Backpressure _pressure
     cdef list _gathered
@@ -49,6 +49,6 @@ cdef class Publisher:
     cpdef bint _disk_is_behind(self)
     cpdef _send(self, Frame frame)
     cpdef answered(self, Frame frame, bytes reply, error)
-    @cython.locals(run=PublishRun, count=Py_ssize_t, waited_ns=cython.longlong)
+    @cython.locals(run=PublishRun, first=PublishRun, count=Py_ssize_t, waited_ns=cython.longlong)
     cpdef _confirm(self, Frame frame)
     cpdef _check_idle(self)

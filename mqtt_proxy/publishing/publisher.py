@@ -67,12 +67,13 @@ _SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
 class PublishRun:
     """Consecutive messages of one origin, as record images back to back."""
 
-    __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes", "taken_ns", "traced")
+    __slots__ = ("count", "counters", "images", "origin", "packet_ids", "size_bytes", "taken_ns", "traced")
 
     def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int, taken_ns: int) -> None:
         """`taken_ns`: when they were received, by the clock of the machine."""
         self.taken_ns = taken_ns
         self.origin = origin
+        self.counters = origin.counters
         self.images = images
         self.packet_ids = packet_ids
         self.size_bytes = len(images)
@@ -169,7 +170,6 @@ class Publisher:
         """Set while `drain` waits for all answers."""
         self._log = get_logger("proxy.publish")
         self.counts = metrics.publishes
-        self._acknowledge_s = metrics.publishes.acknowledge_s
         link.on_up(self._came_up)
 
     @property
@@ -309,20 +309,25 @@ class Publisher:
 
     def _confirm(self, frame: Frame) -> None:
         count = 0
+        first = frame.runs[0]
+        counters = first.counters
         for run in frame.runs:
+            if run.counters is not counters:  # added up while they are the same: most runs have one message
+                counters.confirmed.value += count
+                counters, count = run.counters, 0
             count += run.count
             run.origin.confirmed(run.packet_ids)
             if run.traced is not None:
                 self._note(run, "")
-        self.counts.confirmed.value += count
-        waited_ns = self._now_ns() - frame.runs[0].taken_ns
-        self._acknowledge_s.observe(waited_ns / 1e9 if waited_ns > 0 else 0.0)  # the clock may be set
+        counters.confirmed.value += count
+        waited_ns = self._now_ns() - first.taken_ns
+        first.counters.acknowledge_s.observe(waited_ns / 1e9 if waited_ns > 0 else 0.0)  # the clock may be set
         self._pressure.settle(frame.size_bytes)
 
     def _note(self, run: PublishRun, error: str) -> None:
         """Note the spans of a run that was confirmed, or refused for this reason."""
         if self._traces is not None and run.traced is not None:
-            self._traces.published(run.traced, run.taken_ns, error)
+            self._traces.published(run.traced, run.taken_ns, run.counters.acknowledge_s, error)
 
     def _refused(self, frame: Frame, error: Refused) -> None:
         by_origin: dict[Origin, list[PublishRun]] = {}

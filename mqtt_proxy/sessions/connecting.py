@@ -20,6 +20,7 @@ from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
 from mqtt_proxy.delivery.resume import Redelivery
 from mqtt_proxy.listening.connection import ClientConnection
+from mqtt_proxy.mqtt.codec.packets import VERSIONS
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
 from mqtt_proxy.sessions.ownership import SessionOwnership
@@ -191,7 +192,8 @@ class Connecting:
         hold, may = self._ownership, self._may
         assert may is not None
         exact = Qos2Exchanges(self._wire, hold, services.exact) if hold.durable else None
-        delivery = Delivery(self._session, services.tools, exact or self._wire, self._client)
+        counters = services.metrics.clients(self._wire.peer.listener, VERSIONS[self._session.state.terms.level])
+        delivery = Delivery(self._session, services.tools, exact or self._wire, self._client, counters)
         delivery.committed_key = event.client_id.encode() if hold.durable else None
         delivery.outbound.may_read = may.may_read
         subscriptions = Subscriptions(
@@ -218,7 +220,7 @@ class Connecting:
         going_on = redelivery.send_again(again)
         if exact is not None:
             exact.begin(planned, going_on)
-        services.metrics.sessions.opened.value += 1
+        counters.opened.value += 1
         services.metrics.deliveries.repeated.value += len(again)
         self._wire.flush()
         if opened.subscriptions:

@@ -15,6 +15,7 @@ from tests.processes.rig import DEADLINE_S, Client, Server
 pytestmark = pytest.mark.processes
 CLIENTS = 6
 TYPE = re.compile(r"^# TYPE (rocketmq_mqtt_\w+) gauge$", re.MULTILINE)
+CONNECTIONS = 'rocketmq_mqtt_connections{listener="tcp"}'
 STAYS = frozenset({"rocketmq_mqtt_cache_bytes", "rocketmq_mqtt_sessions_kept", "rocketmq_mqtt_sessions_offline"})
 """A cache keeps what it has until something newer needs the room, and a broker keeps the sessions that are to stay."""
 
@@ -34,13 +35,13 @@ def test_gauges_come_down_when_clients_go(tmp_path: Path) -> None:
     server.start()
     try:
         before = gauges(server)
-        assert {"rocketmq_mqtt_connections", "rocketmq_mqtt_subscriptions"} <= before.keys()
+        assert {CONNECTIONS, "rocketmq_mqtt_subscriptions"} <= before.keys()
         clients = [Client(server, f"c{number}", clean=number % 2 == 0) for number in range(CLIENTS)]
         for number, client in enumerate(clients):
             client.subscribe((f"plant/{number}", 1), ("plant/#", 1), ("$share/group/plant/+", 1))
             client.publish(f"plant/{number}", b"x", qos=number % 3)
         during = gauges(server)
-        assert during["rocketmq_mqtt_connections"] - before["rocketmq_mqtt_connections"] == CLIENTS
+        assert during[CONNECTIONS] - before[CONNECTIONS] == CLIENTS
         assert during["rocketmq_mqtt_subscriptions"] > before["rocketmq_mqtt_subscriptions"]
         for number, client in enumerate(clients):
             if number % 3 == 0:

@@ -7,6 +7,7 @@ import queue
 import signal
 import socket
 import ssl
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def certificate_on(port: int, trusting: ssl.SSLContext) -> dict[str, Any]:
     return found
 
 
+VERSIONS = {int(mqtt.MQTTv311): "3.1.1", int(mqtt.MQTTv5): "5"}
+
+
+def counted(server: Server, *names: str) -> dict[str, float]:
+    """The lines of the proxy's metrics of these names."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.ports['admin']}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    wanted = tuple(f"rocketmq_mqtt_{name}{{" for name in names)
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name.startswith(wanted)
+    }
+
+
 @pytest.mark.parametrize("protocol", [mqtt.MQTTv311, mqtt.MQTTv5])
 def test_every_listener_works_and_certificates_are_renewed(tmp_path: Path, protocol: int) -> None:
     """Messages of all sizes by TLS, WebSocket and both; SIGHUP renews the certificate and disconnects no client."""
@@ -96,6 +110,16 @@ def test_every_listener_works_and_certificates_are_renewed(tmp_path: Path, proto
         for number, device in enumerate(devices):
             for size in (0, 100, 70_000, 1_000_000):
                 device.exchange(f"listeners/{number}/{size}", size)
+        assert counted(server, "connects_total", "connections", "messages_in_total", "messages_out_total") == {
+            f'rocketmq_mqtt_{name}{{listener="{listener}"{version}}}': count
+            for name, version, count in (
+                ("connects_total", f',protocol="{VERSIONS[protocol]}"', 1.0),
+                ("connections", "", 1.0),
+                ("messages_in_total", f',protocol="{VERSIONS[protocol]}"', 4.0),
+                ("messages_out_total", f',protocol="{VERSIONS[protocol]}"', 4.0),
+            )
+            for listener in ("tls", "ws", "wss")
+        } | {'rocketmq_mqtt_connections{listener="tcp"}': 0.0}
         first = certificate_on(server.ports["mqtt-tls"], trusting)
         identity.key.write_bytes(renewed.key.read_bytes())
         identity.certificate.write_bytes(renewed.certificate.read_bytes())

@@ -21,6 +21,8 @@ LEVEL_3 = 4
 """Protocol level of MQTT 3.1.1."""
 LEVEL_5 = 5
 """Protocol level of MQTT 5."""
+VERSIONS = {LEVEL_3: "3.1.1", LEVEL_5: "5"}
+"""The version of each level, as people write it; 3.1 is served and counted as 3.1.1."""
 BRIDGE_BIT = 0x80
 """Set in the protocol level by brokers that connect as a bridge, as Mosquitto and RSMB do for MQTT 3.1 and 3.1.1."""
 

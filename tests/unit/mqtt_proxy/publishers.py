@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from mqtt_proxy.metrics import ClientCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
+from runtime.metrics import Registry
 from tests.unit.mqtt_proxy.rig import Rig, publish
 
 
 class Origin:
     """A connection that publishes."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: ClientCounters | None = None) -> None:
+        self.counters = counters or ProxyMetrics(Registry()).clients("tcp", "5")
         self.confirmed_ids: list[int] = []
         self.reason: str | None = None
         self.held = False

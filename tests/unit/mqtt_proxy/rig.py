@@ -224,8 +224,9 @@ class Rig:
         return wire
 
     def count(self, name: str) -> float:
-        """A counter's value."""
-        return self.registry.values().get(f"rocketmq_mqtt_{name}", 0)
+        """A counter's value: of one combination of labels, `name{value}`, or of all."""
+        found = f"rocketmq_mqtt_{name}"
+        return sum(n for each, n in self.registry.values().items() if found in (each, each.partition("{")[0]))
 
 
 @asynccontextmanager

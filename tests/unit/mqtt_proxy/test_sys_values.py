@@ -29,8 +29,10 @@ def test_counters_of_the_proxy() -> None:
     """Messages of any kind, publishes, bytes, subscriptions."""
     parts = Parts()
     deliveries = parts.metrics.deliveries
-    parts.metrics.publishes.confirmed.value, deliveries.sent.value, deliveries.acknowledged.value = 5, 7, 3
-    parts.metrics.sessions.opened.value, deliveries.retained.value = 2, 1
+    deliveries.acknowledged.value, deliveries.retained.value = 3, 1
+    for listener, confirmed, sent, opened in (("tcp", 4, 6, 1), ("tls", 1, 1, 1)):
+        clients = parts.metrics.clients(listener, "5")
+        clients.confirmed.value, clients.sent.value, clients.opened.value = confirmed, sent, opened
     parts.metrics.publishes.refused.child("not_authorized").value = 4
     parts.metrics.subscriptions.open.value = 9
     parts.front.bytes_in.value, parts.front.bytes_out.value = 100, 200

@@ -50,7 +50,7 @@ def test_sampled_messages_are_found_among_others() -> None:
     many = made.found(images([sampled()] * (SPANS_PER_RUN_MAX + 1), b"dev", 0, False)[0])
     assert many is not None
     assert len(many) == SPANS_PER_RUN_MAX
-    made.published(found, 2_000)
+    made.published(found, 2_000, ProxyMetrics(Registry()).clients("tcp", "5").acknowledge_s)
     (span,) = tracer.take(9)
     assert (span.name, span.start_ns, span.end_ns, span.error) == ("publish plant/7", 2_000, 5_000, "")
 

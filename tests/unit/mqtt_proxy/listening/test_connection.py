@@ -45,7 +45,7 @@ async def test_connect_publish_acknowledge_disconnect() -> None:
         assert isinstance(handler.events[-1], Disconnected)
         assert await reader.read() == b""
         writer.close()
-    assert here.counters.opened.value == 1
+    assert here.counters.opened.child("tcp").value == 1
 
 
 async def test_an_abrupt_end_and_a_violation_leave_the_will() -> None:

@@ -67,7 +67,7 @@ async def test_they_go_in_turns_and_are_served_until_then(monkeypatch: pytest.Mo
         await going
         for reader in readers:
             assert await asyncio.wait_for(reader.read(), 5) == b""
-        assert here.counters.connections.value == 0
+        assert here.counters.connections.child("tcp").value == 0
 
 
 async def test_a_handful_goes_at_once() -> None:

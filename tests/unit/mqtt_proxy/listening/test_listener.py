@@ -40,7 +40,7 @@ async def test_limits_refuse_and_count(limit: str) -> None:
         await here.open()
         while len(here.handlers) < 3:
             await asyncio.sleep(0)
-        assert here.counters.connections.value == 2
+        assert here.counters.connections.child("tcp").value == 2
 
 
 async def test_connect_deadline() -> None:

@@ -17,13 +17,16 @@ from tests.unit.mqtt_proxy.rig import publish, running, settle
 async def test_a_turn_is_one_frame() -> None:
     """Three connections, one request; each gets its own ids in order."""
     async with running() as rig:
-        origins = [Origin() for _ in range(3)]
+        clients = rig.services.metrics.clients
+        kinds = [clients("tcp", "5"), clients("tcp", "5"), clients("ws", "3.1.1")]
+        origins = [Origin(each) for each in kinds]
         for number, origin in enumerate(origins):
             rig.services.publisher.publish(origin, b"c", some("t", 10 + number, 3, 7))
         await rig.services.publisher.drain()
         assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 1
         assert [origin.confirmed_ids for origin in origins] == [[10, 3, 7], [11, 3, 7], [12, 3, 7]]
-        assert rig.count("messages_in_total") == 9
+        assert (kinds[0].confirmed.value, kinds[2].confirmed.value) == (6, 3)
+        assert (kinds[0].acknowledge_s.read(), kinds[2].acknowledge_s.read()) == (1, 0)
         assert rig.services.publisher.pending_bytes == 0
 
 

@@ -164,6 +164,7 @@ async def test_mqtt_5_sets_the_session_expiry_and_a_disconnect_may_change_it() -
         assert (hold.durable, opened.expiry_s) == (True, 500)
         hold.epoch, hold.is_open = opened.epoch, True
         hold.leave(Disconnected(0, 20))
-        hold.close(wire.session, Delivery(wire.session, rig.tools, wire, wire.handler), will_due=True)
+        counters = rig.tools.metrics.clients("tcp", "5")
+        hold.close(wire.session, Delivery(wire.session, rig.tools, wire, wire.handler, counters), will_due=True)
         await settle()
         assert [(one.durable, one.expiry_s, one.will) for one in rig.broker.closed] == [(True, 20, WILL_DUE)]
