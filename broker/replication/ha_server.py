@@ -151,7 +151,7 @@ class ReplicaConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The socket takes bytes again: send what has gathered."""
         self.has_room = True
-        self._server.refill(self)
+        self._server.refill(self, has_paused=True)  # a pause may have ended meanwhile
 
     def connection_lost(self, error: Exception | None) -> None:
         """Take the replica out of the leader's table and log why it went."""
@@ -256,6 +256,8 @@ class Leadership:
     """A master's list changes only where retention forgets its beginning, and nothing is searched there."""
     limit: int | None
     """What the store may confirm, as it was given last."""
+    is_pausing: bool = False
+    """Whether the end of a pause is to come."""
 
     def extent(self) -> Extent:
         """The log as it is now."""
@@ -302,7 +304,7 @@ class HaServer:
         self._ticker: asyncio.Task[None] | None = None
         self._lead: Leadership | None = None
         self._numbers = 0
-        self._pump_due = self._is_pausing = False
+        self._pump_due = False
         self._pieces = Pieces()
 
     async def start(self, host: str, port: int) -> int:
@@ -411,9 +413,9 @@ class HaServer:
         if waited_ms is not None:
             self.on_acknowledged(waited_ms / 1_000)
 
-    def refill(self, connection: ReplicaConnection) -> None:
+    def refill(self, connection: ReplicaConnection, *, has_paused: bool = False) -> None:
         """Send what the replica lacks, as much as it may get now."""
-        self._pump(connection)
+        self._pump(connection, has_paused=has_paused)
         self._pieces.forget()
 
     def advance(self, connection: ReplicaConnection) -> None:
@@ -441,11 +443,12 @@ class HaServer:
         if self._lead is not None:
             self._lead.confirm()
 
-    def _pump(self, connection: ReplicaConnection) -> None:
+    def _pump(self, connection: ReplicaConnection, *, has_paused: bool = False) -> None:
         lead = self._lead
         while lead is not None and connection.has_room:
             leader, store = lead.leader, lead.store
-            demand = leader.demand(connection.number, store.end_position)
+            demand = leader.demand(connection.number, store.end_position, has_paused=has_paused)
+            has_paused = False
             if demand is None:
                 return
             try:
@@ -458,26 +461,25 @@ class HaServer:
             size = len(piece.data)
             connection.send(piece.head, piece.data)
             self.sent_bytes += size
-            if leader.sent(connection.number, size, store.end_position, self.now_ms()) and not self._is_pausing:
-                self._is_pausing = True
-                asyncio.get_running_loop().call_later(PAUSE_S, self._paused)
+            if leader.sent(connection.number, size, store.end_position, self.now_ms()) and not lead.is_pausing:
+                lead.is_pausing = True
+                asyncio.get_running_loop().call_later(PAUSE_S, self._paused, lead)
 
-    def _paused(self) -> None:
-        self._is_pausing = False
-        if self._lead is not None:
-            self._lead.leader.paused()
-            self._pump_all()
+    def _paused(self, lead: Leadership) -> None:
+        lead.is_pausing = False
+        if lead is self._lead:
+            self._pump_all(has_paused=True)
 
     def _pump_soon(self) -> None:
         if not self._pump_due and self.connections:
             self._pump_due = True
             soon(self._pump_all)
 
-    def _pump_all(self) -> None:
+    def _pump_all(self, *, has_paused: bool = False) -> None:
         self._pump_due = False
         for connection in list(self.connections):
             if connection.is_replica:
-                self._pump(connection)
+                self._pump(connection, has_paused=has_paused)
         self._pieces.forget()
 
     async def _tick(self) -> None:

@@ -453,14 +453,17 @@ class Leader:
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 
-    def demand(self, connection: int, end: int) -> tuple[int, int] | None:
-        """Return (position, most bytes) of what the replica gets next; None when it has all or must acknowledge."""
+    def demand(self, connection: int, end: int, *, has_paused: bool = False) -> tuple[int, int] | None:
+        """Return (position, most bytes) of what the replica gets next; None when it has all, or when little waits.
+
+        `has_paused`: the pause that `sent` announced is over.
+        """
         replica = self._replicas.get(connection)
         if replica is None:
             return None
+        if has_paused or replica.acknowledged >= end:
+            replica.is_pausing = False
         if not 0 <= replica.sent < end:
-            if replica.acknowledged >= end:
-                replica.is_pausing = False
             return None
         settings = self.settings
         if end - replica.sent < settings.small_bytes and (
@@ -473,7 +476,7 @@ class Leader:
     def sent(self, connection: int, length: int, end: int, now_ms: int) -> bool:
         """`length` bytes of a log that ends at `end` went to the replica; 0 for a heartbeat.
 
-        Returns whether a pause begins, which `paused` ends.
+        Returns whether there is a pause now; the `demand` at its end says so.
         """
         replica = self._replicas[connection]
         replica.sent += length
@@ -485,11 +488,6 @@ class Leader:
         if length >= self.settings.pause_bytes:
             replica.is_pausing = True
         return replica.is_pausing
-
-    def paused(self) -> None:
-        """The pause is over, for all replicas."""
-        for replica in self._replicas.values():
-            replica.is_pausing = False
 
     def heartbeats_due(self, now_ms: int) -> list[int]:
         """Return the connections that carried nothing for too long."""

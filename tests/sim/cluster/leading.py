@@ -134,9 +134,8 @@ class Leading:
     def _paused(self) -> None:
         self._is_pausing = False
         if self.is_open:
-            self.core.paused()
             for side in list(self.sides.values()):
-                side.pump()
+                side.pump(has_paused=True)
 
     def drop(self, connection: int) -> None:
         """End a replica's connection."""
@@ -207,12 +206,12 @@ class ReplicaSide(Side):
         self.stream.send(1, encode_refusal(refusal))
         self._leading.drop(self._connection)
 
-    def pump(self) -> None:
+    def pump(self, *, has_paused: bool = False) -> None:
         """Send what fits into the window."""
         broker, core = self._leading.broker, self._leading.core
         log, now_ms = broker.log, int(broker.world.now)
-        while (wanted := core.demand(self._connection, log.end)) is not None:
-            position, room = wanted
+        while (wanted := core.demand(self._connection, log.end, has_paused=has_paused)) is not None:
+            (position, room), has_paused = wanted, False
             if position < log.begin:
                 self._refuse(expired(core.epoch, log.extent()))
                 return

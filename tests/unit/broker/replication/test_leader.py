@@ -155,8 +155,7 @@ def test_little_waits_for_the_end_of_a_pause_under_load():
     assert leader.demand(20, 290) == (240, 1024 * 1024)
     leader.acknowledged(20, Ack(5, 240), 0)
     assert leader.demand(20, 289) is None
-    leader.paused()
-    assert leader.demand(20, 289) == (240, 1024 * 1024)
+    assert leader.demand(20, 289, has_paused=True) == (240, 1024 * 1024)
     assert leader.sent(20, 40, 280, 0)
     assert leader.demand(20, 280) is None
     leader.acknowledged(20, Ack(5, 280), 0)
