@@ -12,6 +12,7 @@ BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
     "connections": "benchmarks.connections",
     "console": "benchmarks.console_cost",
+    "telemetry": "benchmarks.telemetry_cost",
     "sessions": "benchmarks.offline_sessions",
     "store": "benchmarks.store_append",
     "replica": "benchmarks.store_replica",

@@ -22,8 +22,9 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import light_queue_name
 from remoting.protocol.records.properties import encode_properties
+from tests.processes.broker_group import BrokerGroup
 from tests.processes.grpc_calls import client
-from tests.processes.rig import DEADLINE_S, Client, Installation
+from tests.processes.rig import DEADLINE_S, Client, Installation, Server
 from tests.support.otlp_receiver import OtlpReceiver
 
 pytestmark = pytest.mark.processes
@@ -55,7 +56,7 @@ def server(tmp_path: Path, receiver: OtlpReceiver) -> Iterator[Installation]:
 class Device:
     """A paho client of MQTT 5."""
 
-    def __init__(self, server: Installation, name: str) -> None:
+    def __init__(self, server: Server, name: str) -> None:
         self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
         self.client.connect("127.0.0.1", server.port)
         self.client.loop_start()
@@ -131,6 +132,58 @@ def test_rocketmq_clients_by_remoting_and_grpc(server: Installation, receiver: O
     assert found == SAMPLED
     spans = receiver.until(lambda spans: "receive orders" in names(spans) and names(spans).count("publish orders") == 2)
     assert {span.trace_id.hex() for _service, span in spans} == {TRACE}
+
+
+@pytest.mark.slow
+def test_proxy_processes_send_spans_of_their_own(tmp_path: Path, receiver: OtlpReceiver) -> None:
+    """A publish at one of them is delivered by all: one span for each subscriber, whichever process has it."""
+    settings = (f"tracing.endpoint={receiver.endpoint}", "tracing.interval_ms=20")
+    chosen = [part for one in settings for part in ("--set", one)]
+    server = Installation(tmp_path / "data", "--proxies", "2", *chosen)
+    server.start()
+    try:
+        readers = [Client(server, f"reader-{number}") for number in range(8)]
+        for each in readers:
+            each.subscribe(("plant/#", 1))
+        device = Device(server, "device")
+        device.publish("plant/7/temp", ("traceparent", SAMPLED))
+        for each in readers:
+            each.until(lambda each=each: len(each.messages) == 1)
+        device.close()
+        spans = receiver.until(lambda spans: len(spans) >= 9)
+        assert names(spans) == ["deliver plant/7/temp"] * 8 + ["publish plant/7/temp"]
+        assert {(service, span.parent_span_id.hex()) for service, span in spans} == {("lightmq-proxy", PARENT)}
+    finally:
+        server.kill_if_running()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_group_of_three_goes_on_tracing_after_its_master_dies(
+    tmp_path: Path, receiver: OtlpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxy and master have spans of each message; replicas, which copy the log, have none."""
+    monkeypatch.setenv("LIGHTMQ_TRACING__ENDPOINT", receiver.endpoint)
+    monkeypatch.setenv("LIGHTMQ_TRACING__INTERVAL_MS", "20")
+    group = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
+    try:
+        group.start()
+        for turn in (1, 2):
+            master = group.settle()
+            device = Device(group.proxy, f"device-{turn}")
+            device.publish(f"plant/{turn}", ("traceparent", SAMPLED))
+            device.close()
+            queue = light_queue_name(b"plant/%d" % turn).decode()
+            with Consumer(f"127.0.0.1:{master.port}", group="g", topic=queue, queue=0) as consumer:
+                assert dict(consumer.pull(0, wait_ms=0).messages[-1].properties)[b"traceparent"] == SAMPLED.encode()
+            spans = receiver.until(lambda spans, turn=turn: len(spans) >= 2 * turn)
+            assert sorted((service, span.name) for service, span in spans[2 * turn - 2 :]) == [
+                ("lightmq-broker", "receive plant"),
+                ("lightmq-proxy", f"publish plant/{turn}"),
+            ]
+            master.kill()
+    finally:
+        group.end()
 
 
 def test_a_receiver_that_takes_nothing_changes_nothing(tmp_path: Path, receiver: OtlpReceiver) -> None:
