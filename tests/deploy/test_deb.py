@@ -61,27 +61,33 @@ def test_scripts_are_scripts(name: str) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A root of its own with the package in /tmp; the package has the pure core, which is built in seconds."""
+    """A root of its own with the package in /mnt: that which LIGHTMQ_DEB names, or one with the pure core."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("dpkg-deb", "unshare", "chroot"))):
         pytest.skip("needs root on Debian or Ubuntu")
-    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    wheel = [uv, "build", "--quiet", "--wheel", "--python", deb.SYSTEM_PYTHON, "--out-dir", tmp_path / "wheel"]
-    subprocess.run(wheel, cwd=ROOT, env={**os.environ, "LIGHTMQ_PURE": "1"}, check=True)
-    (made,) = (tmp_path / "wheel").glob("*.whl")
-    assert deb.main(["--wheel", str(made), "--out", str(tmp_path)]) == 0
-    (package,) = tmp_path.glob("lightmq_*.deb")
+    package = Path(os.environ["LIGHTMQ_DEB"]).resolve() if "LIGHTMQ_DEB" in os.environ else pure_package(tmp_path)
     place = tmp_path / "place"
     place.mkdir()
     process = subprocess.Popen(["unshare", "--mount", "sh", "-c", MOUNT, place, package])
     try:
         inside = Path(f"/proc/{process.pid}/root{place}/root")
-        while not (inside / "tmp" / package.name).exists():
+        while not (inside / "mnt" / package.name).exists():
             if process.poll() is not None:
                 pytest.skip("needs the right to mount an overlay")
         yield inside
     finally:
         process.kill()
         process.wait()
+
+
+def pure_package(folder: Path) -> Path:
+    """A package that is built in seconds."""
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    wheel = [uv, "build", "--quiet", "--wheel", "--python", deb.SYSTEM_PYTHON, "--out-dir", folder / "wheel"]
+    subprocess.run(wheel, cwd=ROOT, env={**os.environ, "LIGHTMQ_PURE": "1"}, check=True)
+    (made,) = (folder / "wheel").glob("*.whl")
+    assert deb.main(["--wheel", str(made), "--out", str(folder)]) == 0
+    (package,) = folder.glob("lightmq_*.deb")
+    return package
 
 
 def run(root: Path, *command: str) -> str:
@@ -98,6 +104,8 @@ def test_it_installs_runs_and_goes(root: Path) -> None:
     run(root, "dpkg", "-i", package)
     assert run(root, "systemctl", "is-enabled", "lightmq.service").strip() == "enabled"
     assert run(root, "lightmq", "--version").startswith("lightmq ")
+    core = run(root, "/opt/lightmq/bin/python", "-c", "import mqtt_proxy; print(mqtt_proxy.TYPED.name)").strip()
+    assert core == ("compiled" if "LIGHTMQ_DEB" in os.environ else "pure")
     config = root / "etc" / "lightmq" / "lightmq.toml"
     assert run(root, "stat", "-c", "%U %G %a", "/etc/lightmq/lightmq.toml").split() == ["root", "lightmq", "640"]
     config.write_text(config.read_text() + "# mine\n")

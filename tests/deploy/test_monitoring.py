@@ -135,3 +135,44 @@ def test_promtool_takes_every_expression_of_the_boards(tmp_path: Path) -> None:
         ["promtool", "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+GRAFANA = "grafana-foundation-sdk==1769699998!10.1.0"
+"""Grafana's own types of what its API takes, under the Apache License."""
+TAKEN = """
+import json, sys
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+register_default_plugins()
+for path in sys.argv[1:]:
+    with open(path) as file:
+        given = json.load(file)
+    taken = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
+    pairs = [(path, given, taken)]
+    for where, ours, theirs in pairs:
+        if isinstance(ours, dict):
+            pairs += [(f"{where} {key}", value, theirs.get(key, "nothing")) for key, value in ours.items()]
+        elif isinstance(ours, list):
+            assert len(ours) == len(theirs), where
+            pairs += [(f"{where} {at}", *each) for at, each in enumerate(zip(ours, theirs))]
+        else:
+            assert ours == theirs, (where, ours, theirs)
+    print(len(pairs))
+"""
+
+
+@pytest.mark.slow
+def test_grafana_s_own_types_take_every_field_of_the_boards(tmp_path: Path) -> None:
+    """What Grafana would not know is lost on the way through them."""
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    python = tmp_path / "environment" / "bin" / "python"
+    for command in (
+        ["venv", "--quiet", "--python", sys.executable, python.parent.parent],
+        ["pip", "install", "--quiet", "--python", python, GRAFANA],
+    ):
+        subprocess.run([uv, *command], check=True)
+    done = subprocess.run([python, "-c", TAKEN, *BOARDS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [int(line) > 100 for line in done.stdout.splitlines()] == [True] * len(BOARDS)
