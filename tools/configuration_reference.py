@@ -23,6 +23,7 @@ from runtime.config import (
     rule_text,
     type_name,
 )
+from tools.site_pages import linked
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -44,7 +45,7 @@ def render(tables: Sequence[tuple[str, type]]) -> str:
     ]
     for name, table in tables:
         lines += _section(name, table)
-    return "\n".join(lines) + "\n"
+    return linked("\n".join(lines) + "\n")
 
 
 def _section(name: str, table: type, brackets: str = "[{}]") -> Iterator[str]:

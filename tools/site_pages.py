@@ -18,6 +18,8 @@ from tools import diagrams
 
 LINK = re.compile(r"\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\]])*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 """A link or a picture; the text of a link may be a picture."""
+DOCUMENT = re.compile(r"\bdocs/([\w/-]+\.md)")
+"""How the texts of commands and of configuration keys name a document."""
 FENCE = re.compile(r"^(?:```.*?^```|<!--.*?-->)$", re.MULTILINE | re.DOTALL)
 HOME = "index.md"
 ROOTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "benchmarks/README.md")
@@ -139,11 +141,17 @@ def api_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def linked(text: str) -> str:
+    """A text for a page in `docs`, with links where documents are named."""
+    return DOCUMENT.sub(r"[\1](\1)", text)
+
+
 def command_page(commands: str) -> str:
     """The command line from what the commands declare, as cyclopts prints it in Markdown."""
     return (
         "# Command line\n\nEvery command with its options, as `--help` shows them. `lightmq config explain KEY` "
-        f"explains a [configuration key](configuration.md).\n\n{commands}"
+        "explains a [configuration key](configuration.md); exit statuses, times and profiles are in the "
+        f"[guide](howto/command-line.md).\n\n{linked(commands)}"
     )
 
 

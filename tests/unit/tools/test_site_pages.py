@@ -91,6 +91,7 @@ def test_the_reference_has_every_public_name() -> None:
 def test_the_reference_has_every_command() -> None:
     """Also those of groups, with their options."""
     page = site_pages.command_page(site.command_line())
+    assert "see [howto/bridge.md](howto/bridge.md)" in page
     assert {"## lightmq up", "### lightmq cluster status"} <= set(page.splitlines())
     assert "--password-file" in page
 
