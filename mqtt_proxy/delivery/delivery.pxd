@@ -44,7 +44,6 @@ cdef class Delivery:
     cdef public bytes committed_key
     cdef public object memberships
     cdef public object outbound
-    cdef public object removed
     cdef public list sources
 
     @cython.locals(source=Source, found=Source)

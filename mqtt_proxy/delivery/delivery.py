@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mqtt_proxy.delivery.offsets import OffsetCommitter
-from mqtt_proxy.delivery.outbound import Outbound, Removed
+from mqtt_proxy.delivery.outbound import Outbound
 from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.record_cache import Feed, Notifier, RecordCache
 from mqtt_proxy.delivery.source import Source, send_run, settle
@@ -170,9 +170,8 @@ class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_by_queue", "_out", "_owner", "_running", "_sent",
-        "_serial", "_session", "_slow", "_tools",
-        "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "removed", "sources",
+        "_by_queue", "_out", "_owner", "_running", "_sent", "_serial", "_session", "_slow", "_tools",
+        "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "sources",
     )  # fmt: skip
 
     def __init__(
@@ -194,8 +193,7 @@ class Delivery:
         """Queue id -> source, once there are many."""
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
-        self.removed = Removed(tools.metrics)
-        self.outbound = Outbound(session, tools.metrics, tools.clock, self.sources, self.removed, tools.traces)
+        self.outbound = Outbound(session, tools.metrics, tools.clock, self.sources, tools.traces)
         self.memberships: Memberships | None = None
         """Its shared subscriptions, once it has one."""
 
@@ -315,7 +313,7 @@ class Delivery:
         """Records at a cursor were deleted, or the log ends before it."""
         source = self.reader_of(feed.queue_id)
         if source is not None and source.cursor == offset and to != offset:
-            self.removed.count(reason, max(0, to - offset))
+            self.outbound.removed.count(reason, max(0, to - offset))
             source.cursor = to
             source.chunk = None
 
@@ -323,7 +321,7 @@ class Delivery:
         """A queue was deleted under a subscription: the connection is closed, so that the client subscribes again."""
         source = self.reader_of(feed.queue_id)
         if source is not None:
-            self.removed.count("queue_gone")
+            self.outbound.removed.count("queue_gone")
             self._give_up(f"queue_gone: queue {feed.queue_id} of {source.filter}")
 
     def lag(self, feed: Feed) -> int:

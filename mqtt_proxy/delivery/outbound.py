@@ -149,8 +149,8 @@ class Outbound:
     """The sending half of one session."""
 
     __slots__ = (
-        "_clock", "_deliveries", "_metrics", "_removed", "_session", "_sources", "_traces", "budget_bytes",
-        "may_be_given", "may_read",
+        "_clock", "_deliveries", "_metrics", "_session", "_sources", "_traces", "budget_bytes",
+        "may_be_given", "may_read", "removed",
     )  # fmt: skip
 
     def __init__(
@@ -159,7 +159,6 @@ class Outbound:
         metrics: ProxyMetrics,
         clock: Clock,
         sources: Sequence[Source],
-        removed: Removed,
         traces: ProxyTraces | None = None,
     ) -> None:
         """`sources` are the session's; they are read, never changed."""
@@ -169,7 +168,8 @@ class Outbound:
         self._metrics = metrics
         self._clock = clock
         self._sources = sources
-        self._removed = removed
+        self.removed = Removed(metrics)
+        """What the client does not get, by reason."""
         self.budget_bytes = 0
         """Payload bytes that may still be sent in this turn; the last message may exceed it."""
         self.may_be_given: Callable[[bytes], bool] = _all_topics
@@ -205,7 +205,7 @@ class Outbound:
         """Send a message with its properties; False when it cannot be sent to this client any more."""
         properties, left_s = self.properties_of(record)
         if left_s is not None and left_s <= 0:
-            self._removed.count(EXPIRED)
+            self.removed.count(EXPIRED)
             return False
         sent = self._deliveries.deliver(
             topic, payload, qos, retain, False, token if qos else None, properties, subscription_ids, left_s
@@ -238,7 +238,7 @@ class Outbound:
         return sent != TOO_LARGE
 
     def _too_large(self, topic: bytes, payload: bytes | memoryview) -> None:
-        self._removed.count(TOO_LARGE_FOR_CLIENT)
+        self.removed.count(TOO_LARGE_FOR_CLIENT)
         LOG.info(
             "message_too_large_for_client", client_id=self._session.terms.client_id,
             topic=topic.decode(errors="replace"), size_bytes=len(payload),
@@ -308,7 +308,7 @@ class Outbound:
                 and source.grant.judged
                 and not self.may_read(topic, READ_HISTORY if offset < source.live_from else READ_LIVE)
             ):
-                self._removed.count(NOT_AUTHORIZED)
+                self.removed.count(NOT_AUTHORIZED)
             elif topic:
                 record = RecordView(chunk.blob, start)
                 dispatch = record.dispatch() if offset >= source.live_from else []
@@ -357,7 +357,7 @@ class Outbound:
             topic = record.mqtt_topic
             assert topic is not None, "history matches MQTT topics"
             if grant.judged and not self.may_read(topic, READ_HISTORY):
-                self._removed.count(NOT_AUTHORIZED)
+                self.removed.count(NOT_AUTHORIZED)
             elif record.position not in run.unacked and not (grant.no_local and self.is_own(record)):
                 self.budget_bytes -= record.body.nbytes
                 begun = self.send(record, topic, record.body, qos, False, (run, record.position), grant.identifiers)
@@ -378,7 +378,7 @@ class Outbound:
                 break
             run.ready.popleft()
             if not self.may_be_given(topic):
-                self._removed.count(NOT_AUTHORIZED)
+                self.removed.count(NOT_AUTHORIZED)
             elif not (grant.no_local and self.is_own(record)):
                 self.budget_bytes -= len(payload)
                 sent += self.send(record, topic, payload, qos, True, (RETAINED, position), grant.identifiers)

@@ -222,6 +222,6 @@ class Redelivery:
         ]
         lost = len(pending) - PENDING_RETAINED_MAX
         if lost > 0:
-            self._delivery.removed.count("retained_note_full", lost)
+            self._delivery.outbound.removed.count("retained_note_full", lost)
             LOG.warning("retained_not_noted", messages=lost, session=(self._delivery.committed_key or b"").decode())
         return pending[:PENDING_RETAINED_MAX]

@@ -121,7 +121,7 @@ class SessionOwnership:
                     closing.offsets.append((run.queue_id, run.lowest()))
                     cursors.append((run.queue_id, run.cursor))
             closing.inflight = resume.note(cursors, again, Redelivery(delivery).retained_to_note())
-            closing.removed = delivery.removed.take()
+            closing.removed = delivery.outbound.removed.take()
         if is_up and not self.is_retaking:
             self._say(closing)
         else:
