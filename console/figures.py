@@ -1,8 +1,9 @@
 """The figures of the overview: sampled from every broker, kept for the charts, shared by all who look.
 
 Every viewer sees the same samples: once a second while somebody looks, every `IDLE_S` otherwise, so that charts have a
-past. Slow figures (lag of groups, roles) are asked for less often, and only while somebody looks. Rates are differences
-of counters between two samples of one broker process; a counter that fell counts from zero.
+past. Roles are looked at with every sample, so that a change is dated to the second; the lag of groups is dear, so it
+is asked for less often, and only while somebody looks. Rates are differences of counters between two samples of one
+broker process; a counter that fell counts from zero.
 Invariant: the cost is that of one viewer, however many there are; a broker that does not answer is in `missing` and
 raises an alarm, and does not delay the others' figures beyond the time limit of a request.
 Loop rule: one task on the loop's thread.
@@ -140,11 +141,11 @@ class OverviewFigures:
         except LightMQError as error:
             asked = Asked({}, {"brokers": str(error)})
         lag = self.sample.lag
-        if now_s >= self._slow_due_s and asked.answers:
-            self._slow_due_s = now_s + SLOW_S
+        with contextlib.suppress(LightMQError):  # no controller answers, which is no change of roles
             self.roles.note(await broker_rows(self._cluster, None), self._clock.now_ms())
-            if self._watchers:
-                lag = await self._lag() or lag
+        if self._watchers and asked.answers and now_s >= self._slow_due_s:
+            self._slow_due_s = now_s + SLOW_S
+            lag = await self._lag() or lag
         brokers = {name: json_object(answer) for name, answer in asked.answers.items()}
         for name, found in brokers.items():
             self._rates.take(name, int(found.get("started_ms", 0)), found["metrics"], found["status"], now_s)

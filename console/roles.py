@@ -1,8 +1,8 @@
 """Who is master of each broker group and who is in sync, as the controllers say, and how that changed.
 
-Controllers tell the present only, so changes are noted by looking every few seconds: a change is dated by the look that
-saw it, and one that was undone between two looks is not seen but for its epoch. Invariant: at most `CHANGES_MAX`
-changes are kept, the newest. Loop rule: on the loop's thread.
+Controllers tell the present only, so changes are noted by looking, every second while somebody looks: a change is dated
+by the look that saw it, and one that was undone between two looks is not seen but for its epoch. Invariant: at most
+`CHANGES_MAX` changes are kept, the newest. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ PAGES = ROOT / "build" / "site" / "pages"
 SITE = ROOT / "site"
 SCREENSHOTS = ROOT / "tests" / "browser" / "screenshots"
 PICTURES = ROOT / "docs" / "assets" / "console"
-PICTURE_NAMES = ("overview", "topics", "live", "clients", "trace")
+PICTURE_NAMES = ("overview", "topics", "live", "clients", "trace", "cluster-failover")
 """Views of the console that the documents show; screenshots are named after the view and its colours."""
 
 

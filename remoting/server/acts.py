@@ -201,13 +201,15 @@ def refused(error: Exception) -> str:
 
 def described(authorizer: Authorizer, peer: Peer, command: Command, outcome: str, now_ms: int) -> ActRecord:
     """What is recorded of one act."""
-    who = authorizer.subject(peer, command)
+    subject = authorizer.subject(peer, command)
+    actor = authorizer.actor(peer, command)
+    who, role, address = actor or (subject, authorizer.role(subject), authorizer.host(peer, command))
     road = command.fields.get(ROAD_FIELD, "")
     return ActRecord(
         time_ms=now_ms,
         who=who[:VALUE_CHARACTERS_MAX],
-        role=authorizer.role(who),
-        address=authorizer.host(peer, command)[:VALUE_CHARACTERS_MAX],
+        role=role[:VALUE_CHARACTERS_MAX],
+        address=address[:VALUE_CHARACTERS_MAX],
         act=request_name(command.code),
         target=target_of(command),
         outcome=outcome,

@@ -61,6 +61,10 @@ class Readable(Protocol):
         """Return the judge of a filter's topics, of which some may be read from this address; None when none may."""
 
 
+ACTOR_FIELD, ACTOR_ROLE_FIELD, ACTOR_HOST_FIELD = "actor", "actorRole", "actorHost"
+"""Fields in which a console names who has signed in at it, where that is nobody with a key."""
+
+
 class Authorizer:
     """Applies the policy; without one everything is allowed at the cost of one comparison."""
 
@@ -117,6 +121,16 @@ class Authorizer:
         if ON_BEHALF_FIELD in command.fields and self._may_act(peer, self.identity(peer, command)):
             return command.fields.get(ON_BEHALF_HOST_FIELD, "")
         return host_of(peer)
+
+    def actor(self, peer: Peer, command: Command) -> tuple[str, str, str] | None:
+        """Return (name, role, address) of the person that a console names, if the peer may act for others.
+
+        The rights are those of `subject` all the same: this is for the record of acts.
+        """
+        name = command.fields.get(ACTOR_FIELD)
+        if not name or ON_BEHALF_FIELD in command.fields or not self._may_act(peer, self.identity(peer, command)):
+            return None
+        return name, command.fields.get(ACTOR_ROLE_FIELD, ""), command.fields.get(ACTOR_HOST_FIELD, "")
 
     def role(self, identity: str) -> str:
         """Return the role by which an identity may administer or look; empty for other rights, and without a policy."""

@@ -84,7 +84,7 @@ class Visitor:
         while skeletons.count():
             skeletons.first.wait_for(state="detached")
 
-    def press(self, name: str, *, exact: bool = True) -> None:
+    def press(self, name: str | re.Pattern[str], *, exact: bool = True) -> None:
         """Press a button."""
         self.page.get_by_role("button", name=name, exact=exact).last.click()
 

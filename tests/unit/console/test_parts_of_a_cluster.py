@@ -110,6 +110,30 @@ async def test_acts_at_brokers_and_controllers_are_one_list(
     assert {(row["who"], row["role"]) for row in printed if "act" in row} == {("boss", "admin")}
 
 
+async def test_the_record_names_who_has_signed_in_and_believes_only_consoles(
+    parts: tuple[Part, Part], tmp_path: Path
+) -> None:
+    """A token's act has the token's name; a key that may not act for others is recorded by its own."""
+    controller, broker = parts
+    url = f"http://127.0.0.1:{controller.ports()['admin']}"
+    async with aiohttp.ClientSession(url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+        page = ConsolePage(http, url, controller.notes()["console_token"])
+        await page.sign_in()
+        await page.ask("/sessions/one", "DELETE", 404)
+        await page.sign_in(user="boss", secret=SECRETS["boss"])
+        await page.ask("/sessions/two", "DELETE", 404)
+        connection = await signing_dial(key_file(tmp_path, "boss"), None)(f"127.0.0.1:{broker.ports()['remoting']}")
+        fields = {"client": "three", "actor": "somebody else", "actorRole": "admin", "actorHost": "10.0.0.1"}
+        await connection.request(Command(Code.SESSION_END, fields=fields), 5_000)
+        await connection.close()
+        acts = (await page.ask("/audit"))["items"]
+    assert [(act["target"], act["who"], act["address"]) for act in acts] == [
+        ("client=three", "boss", "127.0.0.1"),
+        ("client=two", "boss", "127.0.0.1"),
+        ("client=one", "administrator", "127.0.0.1"),
+    ]
+
+
 async def all_acts(page: ConsolePage, limit: int) -> list[tuple[str, str]]:
     """Server and target of every act, over as many pages as there are."""
     found, cursor = [], ""

@@ -43,7 +43,9 @@ export function History({ group, changes, replicas, windowMs }) {
   const now = useNow(2000);
   const [shown, setShown] = useState(false);
   const to = now;
-  const from = windowMs ? to - windowMs : Math.min(changes[0]?.time_ms ?? to, to - 60_000);
+  // Nothing is known from before the first change, so it is not drawn as time in which nobody was in sync.
+  const known = Math.min(changes[0]?.time_ms ?? to, to - 20_000);
+  const from = windowMs ? Math.max(to - windowMs, known) : known;
   const place = (/** @type {number} */ time) => ((time - from) / (to - from)) * WIDTH;
   const height = TOP + replicas.length * LANE + 4;
   const epochs = changes.filter((change, index) => index > 0 && change.time_ms >= from && change.master_epoch !== changes[index - 1].master_epoch);

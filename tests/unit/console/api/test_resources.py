@@ -128,3 +128,9 @@ async def test_what_operators_do_at_the_controller_of_the_same_process_is_listed
     await connection.close()
     (act,) = (await page.ask("/audit"))["items"]
     assert (act["server"], act["act"], act["target"]) == ("broker-a", "PUT_KV_CONFIG", "namespace=n key=k")
+
+
+async def test_what_a_token_does_is_recorded_with_its_name_role_and_address(page: ConsolePage) -> None:
+    await page.ask("/sessions/nobody", "DELETE", 404)
+    (act,) = (await page.ask("/audit"))["items"]
+    assert (act["who"], act["role"], act["address"], act["road"]) == ("administrator", "admin", "127.0.0.1", "console")
