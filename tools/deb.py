@@ -77,6 +77,14 @@ def system_version() -> tuple[int, int]:
     return major, minor
 
 
+def strip(packages: Path) -> None:
+    """Take symbols and debugging information out of the extensions: 20 MB in the wheels of others."""
+    if shutil.which("strip") is None:
+        print("strip is not there (Debian: binutils): the package is larger than it has to be", file=sys.stderr)
+        return
+    run("strip", "--strip-unneeded", *sorted(packages.rglob("*.so")))
+
+
 def make_environment(uv: str, stage: Path, wheel: Path, python: str) -> None:
     """Fill /opt/lightmq: what `python3 -m venv` would make, without a path of this machine in it."""
     home = stage / ENVIRONMENT
@@ -100,6 +108,7 @@ def make_environment(uv: str, stage: Path, wheel: Path, python: str) -> None:
     run(*into, "--require-hashes", "--requirement", bootstrap.ROOT / "deploy" / "locks" / "core.txt")
     run(*into, wheel)
     shutil.rmtree(packages / "bin", ignore_errors=True)
+    strip(packages)
     starter = home / "bin" / "lightmq"
     starter.write_text(STARTER)
     starter.chmod(0o755)

@@ -106,6 +106,8 @@ def test_it_installs_runs_and_goes(root: Path) -> None:
     assert run(root, "lightmq", "--version").startswith("lightmq ")
     core = run(root, "/opt/lightmq/bin/python", "-c", "import mqtt_proxy; print(mqtt_proxy.TYPED.name)").strip()
     assert core == ("compiled" if "LIGHTMQ_DEB" in os.environ else "pure")
+    files = [path for path in (root / "opt" / "lightmq").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) <= 60_000_000
     config = root / "etc" / "lightmq" / "lightmq.toml"
     assert run(root, "stat", "-c", "%U %G %a", "/etc/lightmq/lightmq.toml").split() == ["root", "lightmq", "640"]
     config.write_text(config.read_text() + "# mine\n")
