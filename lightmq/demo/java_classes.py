@@ -26,6 +26,8 @@ import pyspark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOAD_PER_CORE_MAX = 2.0
+"""Writing an archive takes seven seconds of CPU in its run, which a machine busier than that does not have."""
 FREE_BYTES_MIN = 2_000_000_000
 """An archive has 170 MB; where the disk is nearly full none is made."""
 QUIET = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds*=off,class+path*=off"
@@ -64,7 +66,8 @@ class ClassArchive:
 def class_archive(java_home: str | None, folder: Path | None = None) -> ClassArchive:
     """Return the archive of this environment (or in `folder`), one to be made if there is none.
 
-    None is made in a folder that cannot be written or has a blank in its path, or on a disk that is nearly full.
+    None is made in a folder that cannot be written or has a blank in its path, on a disk that is nearly full, or while
+    the machine is busy.
     """
     home = Path(java_home) if java_home else None
     chosen = Path(sys.prefix, "var", "lightmq") if folder is None else folder
@@ -73,6 +76,8 @@ def class_archive(java_home: str | None, folder: Path | None = None) -> ClassArc
     path = chosen / f"spark-{identity(home)}.jsa"
     if path.exists():
         return ClassArchive(path)
+    if os.getloadavg()[0] > LOAD_PER_CORE_MAX * (os.cpu_count() or 1):
+        return ClassArchive()
     try:
         chosen.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(chosen).free < FREE_BYTES_MIN or not os.access(chosen, os.W_OK):

@@ -7,7 +7,15 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 from lightmq.demo.java_classes import ClassArchive, class_archive
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
+
 
 WRITES_AT_ITS_END = 'cat > /dev/null; echo classes > "$0"'
 """As Java does: its standard input ends, it writes the archive, it ends."""
@@ -53,4 +61,16 @@ def test_where_none_can_be_made_java_starts_as_ever(tmp_path: Path) -> None:
     for folder in (tmp_path / "file" / "below", tmp_path / "with blank"):
         assert class_archive("/usr", folder) == ClassArchive()
     assert class_archive(None) == ClassArchive()
+
+
+def test_a_busy_machine_makes_none_but_uses_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = class_archive("/usr", tmp_path).path
+    monkeypatch.setattr(os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
+    assert class_archive("/usr", tmp_path) == ClassArchive()
+    assert path is not None
+    path.touch()
+    assert class_archive("/usr", tmp_path) == ClassArchive(path)
+
+
+def test_without_an_archive_there_are_no_options() -> None:
     assert ClassArchive().options == ""
