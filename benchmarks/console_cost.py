@@ -1,8 +1,9 @@
-"""What the console costs the server that it shows: `python -m benchmarks console [clients] [seconds]`.
+"""What the console costs the server that it shows: `python -m benchmarks console [clients] [seconds] [topics]`.
 
-One `lightmq up` as users start it, with so many idle MQTT clients and 100 messages a second published. First nobody
-looks, then three viewers have the event stream, then one of them a live tail of all messages as well. Printed are the
-server's CPU in each span, as a share of one core, and the times of the API's larger lists.
+One `lightmq up` as users start it, with so many idle MQTT clients, so many topics that have a retained message each,
+and 100 messages a second published. First nobody looks, then three viewers have the event stream, then one of them a
+live tail of all messages as well. Printed are the server's CPU in each span, as a share of one core, and the times of
+the API's larger lists: of the first answer, and the mean of the next five.
 Thread rule: one event loop; the server is another process.
 """
 
@@ -19,7 +20,14 @@ from pathlib import Path
 
 import aiohttp
 
-CLIENTS, SECONDS = 10_000, 30
+from remoting.client.connection import connect
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
+from remoting.protocol.records.record import FLAG_RETAIN
+
+CLIENTS, SECONDS, TOPICS = 10_000, 30, 100_000
+TOPICS_A_REQUEST = 1_000
 VIEWERS, RATE = 3, 100
 TICKS = os.sysconf("SC_CLK_TCK")
 LISTS = (
@@ -27,6 +35,9 @@ LISTS = (
     "/clients?search=c-99&limit=50",
     "/sessions?limit=200",
     "/topics",
+    "/topics?parent=site/7&limit=200",
+    "/retained?limit=200",
+    "/retained?search=9999&limit=50",
     "/queues",
     "/groups",
     "/overview",
@@ -59,6 +70,19 @@ async def join(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.Stre
     return reader, writer
 
 
+async def retain(port: int, topics: int) -> None:
+    """Store a retained message in each of so many topics."""
+    connection = await connect("127.0.0.1", port)
+    for begin in range(0, topics, TOPICS_A_REQUEST):
+        images = [
+            encode_mqtt_image(b"site/%d/sensor/%d" % (n // 1_000, n), b"21.5", 1 | FLAG_RETAIN, 1, b"setup")
+            for n in range(begin, min(topics, begin + TOPICS_A_REQUEST))
+        ]
+        answer = await connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(images)), 60_000)
+        assert answer.code == 0, answer.remark
+    await connection.close()
+
+
 async def publish(port: int, counted: list[int]) -> None:
     """Publish `RATE` messages a second."""
     _, writer = await join(port, "publisher")
@@ -84,6 +108,25 @@ async def tail(http: aiohttp.ClientSession, url: str, counted: list[int]) -> Non
             counted[0] += b'"message"' in message.data.encode()
 
 
+async def listed(http: aiohttp.ClientSession, path: str, pid: int) -> None:
+    """Ask for a list, and print what that took."""
+    times_ms = []
+    before = cpu_s(pid)
+    for number in range(6):
+        began = time.monotonic()
+        async with http.get(f"/api/v1{path}") as answer:
+            size = len(await answer.read())
+        times_ms.append((time.monotonic() - began) * 1_000)
+        if number == 0:
+            first_ms, before = (cpu_s(pid) - before) * 1_000, cpu_s(pid)
+    cpu_ms = (cpu_s(pid) - before) / 5 * 1_000
+    mean_ms = sum(times_ms[1:]) / 5
+    print(
+        f"{path}: {answer.status}, {size} bytes, first {times_ms[0]:.0f} ms ({first_ms:.0f} ms CPU), "
+        f"then {mean_ms:.1f} ms ({cpu_ms:.0f} ms CPU)"
+    )
+
+
 async def share(pid: int, seconds: float) -> float:
     """The server's CPU in a span of time, in percent of a core."""
     before, began = cpu_s(pid), time.monotonic()
@@ -91,7 +134,7 @@ async def share(pid: int, seconds: float) -> float:
     return (cpu_s(pid) - before) / (time.monotonic() - began) * 100
 
 
-async def measure(folder: Path, clients: int, seconds: float) -> None:
+async def measure(folder: Path, clients: int, seconds: float, topics: int) -> None:
     """Start, connect, look, print."""
     command = [sys.executable, "-m", "lightmq", "up", "--data", str(folder), "--json", "--mqtt-port", "0",
                "--remoting-port", "0", "--admin-port", "0", "--log-level", "error"]  # fmt: skip
@@ -100,6 +143,7 @@ async def measure(folder: Path, clients: int, seconds: float) -> None:
     ports = json.loads(await server.stdout.readline())
     tasks: list[asyncio.Task[None]] = []
     try:
+        await retain(ports["remoting"], topics)
         held = []
         for begin in range(0, clients, 200):
             held += await asyncio.gather(
@@ -118,16 +162,11 @@ async def measure(folder: Path, clients: int, seconds: float) -> None:
             await asyncio.sleep(3)
             counts, both = (published[0], shown[0]), await share(server.pid, seconds)
             rate = (shown[0] - counts[1]) / max(1, published[0] - counts[0]) * RATE
-            print(f"{len(held)} clients, {RATE} messages/s: {alone:.2f} % of a core without viewers")
+            print(f"{len(held)} clients, {topics} topics, {RATE} messages/s: {alone:.2f} % of a core without viewers")
             print(f"{VIEWERS} viewers: {watched:.2f} %, so {watched - alone:.2f} % for the page; {seen[0]} events")
             print(f"and a live tail ({rate:.0f} messages/s shown): {both:.2f} %, so {both - alone:.2f} % for all of it")
             for path in LISTS:
-                began, before = time.monotonic(), cpu_s(server.pid)
-                for _ in range(5):
-                    async with http.get(f"/api/v1{path}") as answer:
-                        size = len(await answer.read())
-                wall_ms, cpu_ms = (time.monotonic() - began) / 5 * 1_000, (cpu_s(server.pid) - before) / 5 * 1_000
-                print(f"{path}: {answer.status}, {size} bytes, {wall_ms:.0f} ms, {cpu_ms:.0f} ms CPU")
+                await listed(http, path, server.pid)
     finally:
         for task in tasks:
             task.cancel()
@@ -138,11 +177,12 @@ async def measure(folder: Path, clients: int, seconds: float) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure with the given numbers of clients and of seconds for each span."""
+    """Measure with the given numbers of clients, of seconds for each span, and of topics."""
     clients = int(arguments[0]) if arguments else CLIENTS
     seconds = float(arguments[1]) if arguments[1:] else SECONDS
+    topics = int(arguments[2]) if arguments[2:] else TOPICS
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure(Path(folder), clients, seconds))
+        asyncio.run(measure(Path(folder), clients, seconds, topics))
 
 
 if __name__ == "__main__":
