@@ -37,6 +37,7 @@ class Admission:
         self._round, self._round_ends = 0, 0.0
         self._answers: dict[str, JoinReply] = {}
         """The latest of each."""
+        self._turned_away = False
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -68,11 +69,16 @@ class Admission:
         """Take in what a controller answered."""
         self._answers[node_id] = reply
 
+    def turned_away(self) -> None:
+        """A group that exists has refused this newcomer: it founds no other one."""
+        self._turned_away = True
+
     def founders(self, now: float, last_index: int) -> tuple[str, ...]:
         """The other newcomers with which this one, whose log ends so, may begin a log; empty when it may not."""
         answers = {each: reply for each, reply in self._answers.items() if reply.round == self._round}
         newcomers = tuple(each for each, reply in answers.items() if not reply.voter)
         empty = last_index == FIRST_ENTRY[1] and not any(map(_entries, self._answers.values()))
+        empty = empty and not self._turned_away
         complete = self.due(now) or len(answers) == len(self._others)
         return newcomers if empty and complete and self._majority(1 + len(newcomers)) else ()
 
@@ -80,11 +86,16 @@ class Admission:
         """Whether this newcomer may vote once it has what a leader of this term has committed."""
         replies = self._answers.values()
         voters = sum(reply.voter for reply in replies)
+        if any(reply.refused for reply in replies):
+            return False
         return not self.missing and self._majority(voters) and all(term >= reply.term for reply in replies)
 
     def obstacle(self) -> str:
         """What keeps this newcomer from voting, for logs and people."""
         newcomers = [each for each, reply in self._answers.items() if not reply.voter]
+        refusals = [reply.refused for reply in self._answers.values() if reply.refused]
+        if refusals and not self._majority(1 + len(newcomers)):
+            return refusals[0]
         if self._majority(1 + len(newcomers)) and self.holders:
             return (
                 f"a majority of the controllers lost its files, and {', '.join(self.holders)} has entries: stop all "

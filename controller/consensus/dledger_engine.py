@@ -2,8 +2,9 @@
 
 Everything happens on the loop, files included: a decision of the controllers is a few hundred bytes and one fsync, and
 a controller whose disk stands still must not answer anyway. What comes in one turn of the loop is written once.
-Messages carry the core's types; the first on each connection says which commands this release knows. A file that cannot
-be written, or a state that contradicts itself, ends the engine and with it the process: another controller takes over.
+Messages carry the core's types; the first on each connection says which commands this release knows and who the sender
+is (`Introduction`); who is refused is told why by the last. A file that cannot be written, or a state that contradicts
+itself, ends the engine and with it the process: another controller takes over.
 Invariant: a command is answered only after it is committed and applied here; one whose outcome this controller does not
 learn within `propose_timeout_ms` ends in OutcomeUnknown. Loop rule: everything on the loop that calls `start`.
 """
@@ -15,6 +16,9 @@ import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import astuple
 
 from controller.consensus.dledger_node import DledgerNode, Fate
 from controller.consensus.engine import (
@@ -29,10 +33,13 @@ from controller.consensus.engine import (
 )
 from controller.consensus.links import PeerLinks
 from controller.consensus.members import ControllerNode
+from controller.consensus.roster import Introduction, MemberSeen
 from controller.consensus.wire import COMMANDS_KNOWN, DLEDGER_MAGIC, stretch
 from controller.raft.core import RaftTimers
+from controller.raft.membership import MemberPlace, Membership
 from controller.raft.messages import REGULAR, RaftMessage, decode, encode
-from remoting.protocol.errors import LightMQError, RemoteViolation
+from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
+from remoting.protocol.frames.codes import ResponseCode
 from runtime.files import make_directory
 from runtime.logs import get_logger
 
@@ -41,32 +48,43 @@ PING_SECONDS = SILENCE_HEARTBEATS_MIN_MS / 5 / 1000
 REMINDER_SECONDS = 10.0
 """How often a controller that must not vote yet logs why."""
 INTRODUCTION = b"LMQC"
-"""First bytes of the frame that begins a connection; the number of the commands known follows, 4 bytes big-endian."""
+"""First bytes of the frame that begins a connection; the number of the commands known follows, 4 bytes big-endian, and
+the sender's `Introduction` in msgpack."""
+INTRODUCTION_HEAD_BYTES = len(INTRODUCTION) + 4
+REFUSAL = b"LMQX"
+"""First bytes of the frame that ends a connection; the reason follows."""
+REFUSAL_BYTES_MAX = 500
+IDENTITY_BYTES = 8
+_introduction = msgspec.msgpack.Decoder(Introduction)
 
 
 class DledgerEngine:
     """The engine of a controller with peers."""
 
     def __init__(
-        self, directory: Path, machine: Machine, members: Mapping[str, ControllerNode], node_id: str, secret: bytes,
+        self, directory: Path, machine: Machine, members: dict[str, ControllerNode], node_id: str, secret: bytes,
         settings: RaftSettings,
     ) -> None:  # fmt: skip
+        """`members` are the configured ones; the engine keeps the table as the log has it."""
         self.node_id = node_id
         self._directory = directory
         self._machine = machine
         self._members = members
+        self._own = members[node_id]
         self._settings = settings
         silence_ms = max(SILENCE_HEARTBEATS_MIN_MS, 3 * settings.election_ms)
         self._links = PeerLinks(
-            members[node_id], members, stretch(secret), DLEDGER_MAGIC, self, silence_ms=silence_ms
-        )  # fmt: skip
+            self._own, dict(members), stretch(secret), DLEDGER_MAGIC, self, silence_ms=silence_ms, judged=True
+        )
         self._node: DledgerNode | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._leadership: list[Callable[[bool], None]] = []
         self._led = False
         self._due = False
         self._failure: asyncio.Future[Exception] | None = None
-        self._outdated = frozenset(members) - {node_id}
+        self._current: set[str] = set()
+        """Peers that know all commands of this release."""
+        self._shown: Membership | None = None
         self._log = get_logger("consensus")
 
     @property
@@ -92,26 +110,29 @@ class DledgerEngine:
     @property
     def outdated(self) -> frozenset[str]:
         """Members that have not told this controller that they know all commands of this release."""
-        return self._outdated
+        return frozenset(self._members) - self._current - {self.node_id}
 
     async def start(self) -> None:
         """Restore and take part. Raises LocalMisuse, OSError."""
         make_directory(self._directory)
         members = tuple(sorted(self._members))
-        check_members(self._directory, members)
+        places = {each.node_id: _place(each) for each in self._members.values()}
         settings, loop = self._settings, asyncio.get_running_loop()
         self._failure = loop.create_future()
         timers = RaftTimers(settings.heartbeat_ms / 1000, settings.election_ms / 1000, settings.fallback_ms / 1000)
         node = DledgerNode(
             self._directory, self.node_id, members, self._machine, timers, self._send, _random,
-            snapshot_entries=settings.snapshot_entries,
+            snapshot_entries=settings.snapshot_entries, places=places, identity=secrets.token_hex(IDENTITY_BYTES),
         )  # fmt: skip
         try:
-            await self._links.open(settings.host or self._members[self.node_id].host)
+            if not node.raft.members.index:  # else the log says who they are
+                check_members(self._directory, members)
+            await self._links.open(settings.host or self._own.host)
         except BaseException:
             node.close()
             raise
         self._node = node
+        self._follow_members(node)
         beats = timers.heartbeat / TICKS_PER_HEARTBEAT
         for seconds, act in ((beats, self._tick), (PING_SECONDS, self._links.tick), (REMINDER_SECONDS, self._remind)):
             self._tasks.append(loop.create_task(_every(seconds, act)))
@@ -137,6 +158,29 @@ class DledgerEngine:
     async def barrier(self) -> None:
         """Wait for a round of heartbeats: nobody else leads, and everything committed before is applied here."""
         await self._ask(lambda node, done: node.read(done))
+
+    async def change(self, *, add: ControllerNode | None = None, remove: str = "") -> None:
+        """Add a controller, which learns and votes once it has everything, or remove one.
+
+        One that leads hands over instead, and the next leader is to be asked. Raises LocalMisuse, NotLeading,
+        OutcomeUnknown, and Refused while another change is under way.
+        """
+        since = _now() - self._settings.fallback_ms / 1000
+        if self._node is not None and self._led and remove == self.node_id:
+            self._node.roster.removed(remove, since)
+            raise NotLeading(self._node.hand_over(_now()))
+        if add is not None:
+            place = _place(add)
+            await self._change(lambda node: node.roster.added(place))
+        else:
+            await self._change(lambda node: node.roster.removed(remove, since))
+
+    def seen(self) -> tuple[str, list[MemberSeen]]:
+        """The group's identity, and its members as this controller sees them; the leader knows how far each is."""
+        if self._node is None:
+            return "", []
+        since = _now() - self._settings.fallback_ms / 1000
+        return self._node.raft.members.current.group, self._node.roster.seen(since)
 
     def on_leadership(self, callback: Callable[[bool], None]) -> None:
         """Call `callback(leading)` at every change."""
@@ -172,6 +216,15 @@ class DledgerEngine:
         except TimeoutError:
             raise OutcomeUnknown("the controllers did not agree in time") from None
 
+    async def _change(self, make: Callable[[DledgerNode], Membership]) -> None:
+        node = self._node
+        if node is None or not self._led:
+            raise NotLeading(self.leader)
+        members = make(node)
+        if not node.roster.idle:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "another change of the controllers is under way: ask again")
+        await self._ask(lambda node, done: node.change(_now(), members, done))
+
     def _answer(self, future: asyncio.Future[object], answer: object, fate: Fate) -> None:
         if future.done():
             return
@@ -186,18 +239,64 @@ class DledgerEngine:
 
     def connected(self, peer: str, *, connected: bool) -> None:
         """A member proved itself, or its connection is over."""
-        if connected:
-            self._links.send(peer, INTRODUCTION + COMMANDS_KNOWN.to_bytes(4, "big"))
+        if connected and self._node is not None:
+            said = msgspec.msgpack.encode(self._node.roster.introduction)
+            self._links.send(peer, INTRODUCTION + COMMANDS_KNOWN.to_bytes(4, "big") + said)
         self._do(lambda node: node.connected(_now(), peer, connected=connected))
 
     def message(self, peer: str, data: bytes) -> None:
         """A frame of a member. Raises RemoteViolation."""
         if data.startswith(INTRODUCTION):
-            older = int.from_bytes(data[len(INTRODUCTION) :], "big") < COMMANDS_KNOWN
-            self._outdated = self._outdated | {peer} if older else self._outdated - {peer}
+            self._introduced(peer, data)
+            return
+        if data.startswith(REFUSAL):
+            self._refused(peer, data[len(REFUSAL) :][:REFUSAL_BYTES_MAX].decode(errors="replace"))
             return
         message = decode(data)
         self._do(lambda node: node.take(_now(), peer, message))
+
+    def _introduced(self, peer: str, data: bytes) -> None:
+        commands = int.from_bytes(data[len(INTRODUCTION) : INTRODUCTION_HEAD_BYTES], "big")
+        self._current = self._current - {peer} if commands < COMMANDS_KNOWN else self._current | {peer}
+        node, said = self._node, data[INTRODUCTION_HEAD_BYTES:]
+        if node is None or not said:  # a release without identities says no more
+            return
+        try:
+            introduction = _introduction.decode(said)
+        except msgspec.MsgspecError as error:
+            raise RemoteViolation(f"an introduction of a controller: {error}") from error
+        reason = node.introduced(peer, introduction)
+        if reason:
+            node.turned_away[peer] = reason  # it may be this controller that is wrong here
+            self._refuse(peer, reason)
+
+    def _refuse(self, peer: str, reason: str) -> None:
+        self._links.refuse(peer, REFUSAL + reason.encode()[:REFUSAL_BYTES_MAX], reason)
+
+    def _refused(self, peer: str, reason: str) -> None:
+        """A peer ends the connection and says why."""
+        node = self._node
+        if node is not None and node.turned_away.get(peer) != reason:
+            self._log.warning("controller_refused_by", node=self.node_id, peer=peer, reason=reason)
+        if node is not None:
+            node.refused(peer, reason)
+        self._links.refuse(peer, b"", reason)
+
+    def _follow_members(self, node: DledgerNode) -> None:
+        """Dial and show whom the log names; end the connections of those that it names no more."""
+        current = node.raft.members.current
+        if current == self._shown:
+            return
+        self._shown = current
+        if current.places:
+            found = {each.node_id: ControllerNode(*astuple(each)[:4]) for each in node.roster.places.values()}
+            self._members.clear()
+            self._members.update(found)
+            self._links.use(found)
+        for peer in self._links.connected:
+            reason = node.roster.stranger(peer)
+            if reason:
+                self._refuse(peer, reason)
 
     def _tick(self) -> None:
         self._do(lambda node: node.tick(_now()))
@@ -230,6 +329,7 @@ class DledgerEngine:
         if node is not None:
             try:
                 node.settle()
+                self._follow_members(node)
             except Exception as error:  # noqa: BLE001 - see _do
                 self._fail(node, error)
         self._show()
@@ -255,6 +355,10 @@ class DledgerEngine:
             task.cancel()
         node.abandon()
         asyncio.get_running_loop().create_task(self._links.close())
+
+
+def _place(member: ControllerNode) -> MemberPlace:
+    return MemberPlace(member.node_id, member.host, member.port, member.raft_port)
 
 
 def _random() -> float:

@@ -2,7 +2,8 @@
 
 Calls say what happened; `settle` carries out what the core says is to be done about it, once for many calls: files are
 fsynced before anything is sent that rests on them, what is committed is applied in order, and the callers of `propose`
-and `read` are answered. A member whose directory was empty asks the others before it votes (`Admission`).
+and `read` are answered. A member whose directory was empty asks the others before it votes (`Admission`), unless the
+log names its directory as a newcomer's (`Roster`).
 
     journal, snapshot, vote     as `journal.py` lays them out; the same files as the other engine's
 
@@ -12,18 +13,22 @@ error goes through to the caller, who ends it. No network and no clock: time com
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from controller.consensus.admission import Admission
 from controller.consensus.engine import FIRST_ENTRY, JOURNAL_FILE, SNAPSHOT_FILE, VOTE_FILE, Machine
 from controller.consensus.journal import Journal, RaftSnapshot, Vote, load, pack, save, unpack
+from controller.consensus.roster import Introduction, Roster
 from controller.raft.core import HardState, Raft, RaftReady, RaftRole, RaftTimers
 from controller.raft.leading import StateSnapshot
 from controller.raft.log import RaftLog
-from controller.raft.membership import MemberHistory, Membership, decode_members
-from controller.raft.messages import REGULAR, AppendEntries, Founded, Join, JoinReply, RaftMessage
+from controller.raft.membership import MemberHistory, MemberPlace, Membership, decode_members
+from controller.raft.messages import REGULAR, AppendAnswer, AppendEntries, Founded, Join, JoinReply, RaftMessage
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 
@@ -43,8 +48,8 @@ Done = Callable[[object, Fate], object]
 class MemberFiles:
     """Journal, snapshot and vote of one member."""
 
-    def __init__(self, directory: Path, members: tuple[str, ...]) -> None:
-        """Open them. Raises LocalMisuse, OSError."""
+    def __init__(self, directory: Path, members: tuple[str, ...], identity: str) -> None:
+        """Open them; `identity` becomes that of a directory without one. Raises LocalMisuse, OSError."""
         self._directory = directory
         self.journal = Journal(directory / JOURNAL_FILE)
         if not len(self.journal):
@@ -61,6 +66,8 @@ class MemberFiles:
             )
         # A directory with entries and without a vote was copied from another controller.
         self.vote = vote or Vote(members=members, voter=end > FIRST_ENTRY[1])
+        self.copied = vote is None and self.vote.voter
+        self.vote.identity = self.vote.identity or identity
         if self.snapshot is not None:
             self._follow(self.snapshot)
         elif self.journal[0][1] != FIRST_ENTRY[1]:
@@ -113,13 +120,19 @@ class DledgerNode:
         random: Callable[[], float],
         *,
         snapshot_entries: int,
+        places: Mapping[str, MemberPlace] = MappingProxyType({}),
+        identity: str = "",
     ) -> None:
-        """Restore what a directory has. Raises LocalMisuse, OSError."""
+        """Restore what a directory has. Raises LocalMisuse, OSError.
+
+        `places` are the configured ones; `identity` becomes that of a directory without one, and without any the log
+        says nothing about directories.
+        """
         self.snapshots = 0
         self._machine = machine
         self._send = send
         self._snapshot_entries = snapshot_entries
-        self._files = MemberFiles(directory, members)
+        self._files = MemberFiles(directory, members, identity)
         self._configured = Membership(members)
         self._others = tuple(each for each in members if each != node_id)
         self._admission = Admission(self._others, timers.election)
@@ -127,6 +140,11 @@ class DledgerNode:
         """Commands by their index, with their term."""
         self.raft = self._restore(node_id, timers, random)
         self.raft.admitted = self._files.vote.voter
+        own = places.get(node_id) or MemberPlace(node_id, "", 0, 0)
+        own = replace(own, identity=self._files.vote.identity)
+        self.roster = Roster(self.raft, own, places, copied=self._files.copied)
+        self.turned_away: dict[str, str] = {}
+        """Why members have ended the connection with this one."""
 
     @property
     def leads(self) -> bool:
@@ -137,6 +155,8 @@ class DledgerNode:
     @property
     def obstacle(self) -> str:
         """What keeps this node from voting; empty when it votes."""
+        if self.turned_away and self.raft.leader is None:
+            return next(iter(self.turned_away.values()))
         return "" if self.raft.admitted else self._admission.obstacle()
 
     @property
@@ -154,12 +174,17 @@ class DledgerNode:
         if not self.raft.admitted:
             self._seek_admission(now)
         self.raft.tick(now)
+        due = self.roster.due()
+        if due is not None:
+            self.raft.change(now, due)
 
     def take(self, now: float, sender: str, message: RaftMessage) -> None:
         """Take a message of a member. Raises RemoteViolation, Contradiction, OSError."""
         if isinstance(message, Join):
             term, index = self.raft.log.place
-            self._send(sender, JoinReply(self.raft.hard.term, message.round, self.raft.admitted, index, term))
+            refusal = self.roster.refusal(sender)
+            reply = JoinReply(self.raft.hard.term, message.round, self.raft.admitted, index, term, refusal)
+            self._send(sender, reply)
         elif isinstance(message, JoinReply):
             if not self.raft.admitted:
                 self._admission.answered(sender, message)
@@ -167,9 +192,11 @@ class DledgerNode:
         elif isinstance(message, Founded):
             self._admit()
         else:
+            if isinstance(message, AppendEntries | AppendAnswer):
+                self.roster.showed(sender, message.term)
             self.raft.step(now, sender, message)
             self._take_state()
-            if isinstance(message, AppendEntries) and not self.raft.admitted and self._has_all(message):
+            if isinstance(message, AppendEntries) and (self.roster.is_named or self._has_all(message)):
                 self._admit()
 
     def propose(self, command: bytes, done: Done) -> None:
@@ -180,6 +207,31 @@ class DledgerNode:
         else:
             self._waiting[place[0]] = place[1], done
 
+    def change(self, now: float, members: Membership, done: Done) -> None:
+        """Propose other members; `done(None, fate)` follows. Raises LocalMisuse."""
+        index, term = self.raft.change(now, members)
+        self._waiting[index] = term, done
+
+    def hand_over(self, now: float) -> str:
+        """Hand the lead to the voter that has most; its id. Raises LocalMisuse when there is none."""
+        leading = self.raft.leading
+        voters = [each for each in self.raft.members.current.voters if each != self.raft.node_id]
+        if leading is None or not voters:
+            raise LocalMisuse("there is no other controller that could lead")
+        heir = max(voters, key=lambda each: (leading.progress[each].match, each))
+        self.raft.hand_over(now, heir)
+        return heir
+
+    def introduced(self, peer: str, said: Introduction) -> str:
+        """A peer says who it is; why it must not be connected, else empty."""
+        self.turned_away.pop(peer, None)
+        return self.roster.introduced(peer, said)
+
+    def refused(self, peer: str, reason: str) -> None:
+        """A peer has said why it ends the connection."""
+        self.turned_away[peer] = reason
+        self._admission.turned_away()
+
     def read(self, done: Done) -> None:
         """Call `done` when the machine has everything that was committed anywhere before this call."""
         if not self.raft.read(done):
@@ -189,6 +241,8 @@ class DledgerNode:
         """A connection was made or lost."""
         if connected:
             self._admission.interrupt()
+        else:
+            self.roster.left(peer)
         self.raft.connected(now, peer, connected=connected)
 
     def settle(self) -> None:
@@ -307,6 +361,8 @@ class DledgerNode:
     def _has_all(self, message: AppendEntries) -> bool:
         """Whether everything this leader has committed is here, up to an entry of its own term."""
         log = self.raft.log
+        if self.raft.admitted:
+            return False
         here = message.committed <= log.committed and log.term(message.committed) == message.term
         return here and self._admission.may_join(message.term)
 

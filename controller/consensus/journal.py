@@ -228,6 +228,8 @@ class Vote(msgspec.Struct, array_like=True):
     members: tuple[str, ...] = ()
     voter: bool = False
     """Whether it had everything that was committed once: an empty newcomer must not vote for others' logs."""
+    identity: str = ""
+    """Of this directory, made at its first start: with an empty one, a controller is another one."""
 
 
 Content = TypeVar("Content", RaftSnapshot, Vote)

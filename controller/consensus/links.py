@@ -1,8 +1,9 @@
 """Connections between controllers: sockets that find each other again, and the frames of proven members.
 
 Of two controllers the one with the greater id dials, again and again, so there is one connection; a newer one replaces
-an older. Connections that are idle carry empty frames and are closed after `silence_ms` without input, so that a
-partition is noticed soon and its end as well.
+an older. The other one dials too when it was not dialled for a while: its peer may not know that it belongs to it.
+Connections that are idle carry empty frames and are closed after `silence_ms` without input, so that a partition is
+noticed soon and its end as well.
 Invariant: only proven peers are connected; strangers hold little, for a short time, and are few.
 Loop rule: everything on the loop that called `open`.
 """
@@ -27,6 +28,10 @@ OUTPUT_BYTES_MAX = 64 * 1024 * 1024
 """Output waiting for one peer above which its connection is closed; it catches up over the next one."""
 DIAL_SECONDS = 1.0
 DIAL_PAUSE_SECONDS = 0.1
+DIALED_PATIENCE_SECONDS = 2.0
+"""How long the one with the smaller id waits to be dialled."""
+REFUSED_PAUSE_SECONDS = 0.5
+"""Before the next attempt at a peer that said why it ended the connection."""
 
 
 class PeerListener(Protocol):
@@ -51,19 +56,25 @@ class PeerLinks:
         listener: PeerListener,
         *,
         silence_ms: int,
+        judged: bool = False,
     ) -> None:
-        """`magic` are the first bytes of every connection: members with another engine are refused by it."""
+        """`magic` are the first bytes of every connection: members with another engine are refused by it.
+
+        `judged`: who has the secret is connected, and the listener refuses whom it does not want.
+        """
         self.own = own
         self.key = key
         self.magic = magic
         self.members = members
+        self.judged = judged
         self.violations = 0
+        self._configured = members
         self._listener = listener
         self._silence_seconds = silence_ms / 1000
         self._connections: dict[str, PeerConnection] = {}
         self._all: dict[PeerConnection, None] = {}
         """In the order in which they were made."""
-        self._dialers: list[asyncio.Task[None]] = []
+        self._dialers: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
         self._log = get_logger("consensus")
 
@@ -71,15 +82,36 @@ class PeerLinks:
         """Listen, and begin to dial. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: PeerConnection(self, None), host, self.own.raft_port)
-        for member in self.members.values():
-            if member.node_id < self.own.node_id:
-                self._dialers.append(loop.create_task(self._dial(member)))
+        self.use(self.members)
+
+    def use(self, members: Mapping[str, ControllerNode]) -> None:
+        """Dial these from here on, each also at the address that the configuration has for it."""
+        self.members = members
+        loop = asyncio.get_running_loop()
+        for node_id in [each for each in self._dialers if each not in members]:
+            self._dialers.pop(node_id).cancel()
+        for node_id in members:
+            if node_id != self.own.node_id and node_id not in self._dialers:
+                self._dialers[node_id] = loop.create_task(self._dial(node_id))
+
+    @property
+    def connected(self) -> list[str]:
+        """Node ids of the peers that proved themselves and are still there."""
+        return list(self._connections)
+
+    def refuse(self, peer: str, frame: bytes, reason: str) -> None:
+        """End a proven peer's connection, with a last frame that tells it why if there is one."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            if frame:
+                self.violated(connection.address, reason)
+            connection.finish(frame, reason)
 
     async def close(self) -> None:
         """Cancel the dialers, stop listening and drop all connections."""
-        for task in self._dialers:
+        for task in self._dialers.values():
             task.cancel()
-        await asyncio.gather(*self._dialers, return_exceptions=True)
+        await asyncio.gather(*self._dialers.values(), return_exceptions=True)
         if self._server is not None:
             self._server.close()
         for connection in list(self._all):
@@ -126,7 +158,7 @@ class PeerLinks:
         """A frame of a proven peer; one from a replaced connection is ignored."""
         peer = connection.session.peer
         assert peer is not None
-        if self._connections.get(peer) is connection:
+        if self._connections.get(peer) is connection and not connection.refused:
             self._listener.message(peer, data)
 
     def lost(self, connection: PeerConnection, reason: str) -> None:
@@ -143,19 +175,29 @@ class PeerLinks:
         self.violations += 1
         self._log.warning("controller_refused", address=address, reason=reason)
 
-    async def _dial(self, member: ControllerNode) -> None:
+    async def _dial(self, node_id: str) -> None:
         loop = asyncio.get_running_loop()
+        attempts, patience = 0, 0.0 if node_id < self.own.node_id else DIALED_PATIENCE_SECONDS
+        without_since = loop.time()
         while True:
-            if member.node_id not in self._connections:
+            pause = DIAL_PAUSE_SECONDS
+            if node_id in self._connections:
+                without_since = loop.time()
+            elif loop.time() - without_since >= patience:
+                known = [each[node_id] for each in (self.members, self._configured) if node_id in each]
+                place, attempts = known[attempts % len(known)], attempts + 1
                 try:
                     async with asyncio.timeout(DIAL_SECONDS):
                         _, connection = await loop.create_connection(
-                            lambda: PeerConnection(self, member.node_id), member.host, member.raft_port
+                            lambda: PeerConnection(self, node_id), place.host, place.raft_port
                         )
                     await asyncio.wait_for(connection.ended.wait(), None)
+                    if connection.refused:
+                        pause = REFUSED_PAUSE_SECONDS
+                    without_since = loop.time()
                 except OSError:
                     pass  # it is unreachable: the next attempt follows
-            await asyncio.sleep(DIAL_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
 
 
 class PeerConnection(asyncio.Protocol):
@@ -163,8 +205,11 @@ class PeerConnection(asyncio.Protocol):
 
     def __init__(self, peers: PeerLinks, dialed: str | None) -> None:
         self.session = SecureChannel(
-            peers.key, peers.own.node_id, peers.members, os.urandom(RANDOM_BYTES), dialed=dialed, magic=peers.magic
-        )
+            peers.key, peers.own.node_id, None if peers.judged else peers.members, os.urandom(RANDOM_BYTES),
+            dialed=dialed, magic=peers.magic,
+        )  # fmt: skip
+        self.refused = False
+        """Whether the peer ends this connection, or this side does, because of who the other one is."""
         self.received_at = asyncio.get_running_loop().time()
         self.ended = asyncio.Event()
         self._peers = peers
@@ -192,7 +237,7 @@ class PeerConnection(asyncio.Protocol):
             for content in contents:
                 self._peers.message(self, content)
         except RemoteViolation as violation:
-            self._peers.violated(str(self._transport.get_extra_info("peername")), violation.reason)
+            self._peers.violated(self.address, violation.reason)
             self.end(violation.reason)
 
     def send(self, data: bytes) -> None:
@@ -203,6 +248,19 @@ class PeerConnection(asyncio.Protocol):
         self._transport.write(self.session.seal(data))
         if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
             self.end("it does not read")
+
+    @property
+    def address(self) -> str:
+        """Of the peer, for logs."""
+        return str(self._transport.get_extra_info("peername")) if self._transport is not None else ""
+
+    def finish(self, frame: bytes, reason: str) -> None:
+        """Send a last frame and close behind it."""
+        self._reason, self.refused = reason, True
+        if self._transport is not None and not self._transport.is_closing():
+            if frame:
+                self._transport.write(self.session.seal(frame))
+            self._transport.close()
 
     def end(self, reason: str) -> None:
         """Drop the socket without flushing; `reason` is logged."""

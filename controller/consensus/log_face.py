@@ -14,8 +14,10 @@ from typing import overload
 
 from msgspec.structs import replace
 
-from controller.consensus.engine import FIRST_ENTRY, JOURNAL_FILE, VOTE_FILE
-from controller.consensus.journal import Entry, Journal, Vote, load, save
+from controller.consensus.engine import FIRST_ENTRY, JOURNAL_FILE, SNAPSHOT_FILE, VOTE_FILE
+from controller.consensus.journal import Entry, Journal, RaftSnapshot, Vote, load, save
+from controller.raft.membership import decode_members
+from controller.raft.messages import CONFIGURATION
 from remoting.protocol.errors import LocalMisuse
 
 
@@ -32,10 +34,25 @@ class LogFace:
                 f"{self.journal.path} ends at entry {end}, but {vote.committed} was committed: with other controllers "
                 f"alive, empty this one's data directory and let it catch up"
             )
+        self._check_members(directory, members)
         # A directory with entries and without a vote was copied from another controller.
         self._vote = vote or Vote(members=members, voter=end > FIRST_ENTRY[1])
         self._saved = replace(vote) if vote is not None else None
         self.setCurrentTerm(self._vote.term, self._vote.voted_for)
+
+    def _check_members(self, directory: Path, members: tuple[str, ...]) -> None:
+        """Refuse a log whose members were changed while the controllers ran: this engine would not follow them."""
+        snapshot = load(directory / SNAPSHOT_FILE, RaftSnapshot)
+        named = [snapshot.members] if snapshot is not None and snapshot.members else []
+        named += [command for command, _, _ in self.journal.part(0) if command[:1] == CONFIGURATION]
+        if not named:
+            return
+        found = decode_members(named[-1])
+        if sorted(found.voters) != sorted(members) or found.learners:
+            raise LocalMisuse(
+                f"{directory} has the controllers {', '.join(sorted(found.members))} by changes at run time, which "
+                f'controller.raft_engine = "dledger" alone follows: set it again'
+            )
 
     @property
     def voter(self) -> bool:

@@ -41,13 +41,15 @@ class ControllerNode:
 
 def parse_members(texts: Sequence[str], node_id: str) -> dict[str, ControllerNode]:
     """The controllers by node id, this one among them. Raises LocalMisuse."""
-    members = {member.node_id: member for member in map(_parse, texts)}
+    members = {member.node_id: member for member in map(parse_member, texts)}
     if len(members) != len(texts) or len({(m.host, m.raft_port) for m in members.values()}) != len(texts):
         raise LocalMisuse("controller.peers names a node id or an address twice")
     if node_id not in members:
         raise LocalMisuse(f"controller.node_id {node_id!r} is not among controller.peers ({', '.join(members)})")
-    if len(members) > MEMBERS_MAX or len(members) % 2 == 0:
-        raise LocalMisuse(f"controller.peers must name 1, 3, 5 or 7 controllers, not {len(members)}")
+    if len(members) > MEMBERS_MAX or len(members) == 2:
+        raise LocalMisuse(
+            f"controller.peers must name 1, 3, 5 or 7 controllers (4 or 6 while one is added), not {len(members)}"
+        )
     return members
 
 
@@ -101,7 +103,8 @@ def _make_secret(path: Path) -> None:
     fsync_dir(path.parent)
 
 
-def _parse(text: str) -> ControllerNode:
+def parse_member(text: str) -> ControllerNode:
+    """One controller from `n1@host:port@raftport`. Raises LocalMisuse."""
     node_id, _, rest = text.partition("@")
     address, _, raft = rest.rpartition("@")
     host, _, port = address.rpartition(":")

@@ -136,20 +136,23 @@ class SecureChannel:
         self,
         key: bytes,
         own_id: str,
-        members: Iterable[str],
+        members: Iterable[str] | None,
         random: bytes,
         *,
         dialed: str | None,
         magic: bytes = MAGIC,
     ) -> None:
-        """`dialed` is the peer this side dialled; None when it accepted the connection and the peer names itself."""
+        """`dialed` is the peer this side dialled; None when it accepted the connection and the peer names itself.
+
+        `members`: whom this side talks to; None: whoever has the secret, its caller judges them.
+        """
         assert len(random) == RANDOM_BYTES
         self.peer: str | None = dialed
         self.proven = False
         self._key = key
         self._magic = magic
         self._own_id = own_id
-        self._members = frozenset(members) - {own_id}
+        self._members = None if members is None else frozenset(members)
         self._random = random
         self._dialed = dialed is not None
         self._buffer = bytearray()
@@ -203,8 +206,11 @@ class SecureChannel:
         if len(buffer) < end:
             return False
         peer = bytes(buffer[_HELLO_FIXED : _HELLO_FIXED + length]).decode(errors="replace")
-        if peer not in self._members or (self._dialed and peer != self.peer):
+        strange = self._members is not None and peer not in self._members
+        if strange or (self._dialed and peer != self.peer):
             raise RemoteViolation("it is none of the controllers expected here")
+        if peer == self._own_id:
+            raise RemoteViolation(f"it has the node id of this controller, {peer}: give each controller its own")
         self.peer = peer
         self._derive(peer, bytes(buffer[_HELLO_FIXED + length : end]))
         del buffer[:end]

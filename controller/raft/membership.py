@@ -1,6 +1,6 @@
 """Who the members of a group are: voters and learners, and which change may follow which.
 
-    entry    CONFIGURATION | msgpack [[voters], [learners]]
+    entry    CONFIGURATION | msgpack [[voters], [learners], [[id, host, port, raft port, identity]], group, [retired]]
 
 Members change one voter at a time, so that the majorities before and after a change always share a member; a change
 counts from the moment its entry is in the log, committed or not, and goes with the entry when that is cut. Learners get
@@ -15,11 +15,26 @@ from controller.raft.messages import CONFIGURATION, Entry
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 
+class MemberPlace(msgspec.Struct, array_like=True, frozen=True):
+    """Where a member is, and the identity of its directory, empty while it is not known; for callers of the core."""
+
+    node_id: str
+    host: str
+    port: int
+    raft_port: int
+    identity: str = ""
+
+
 class Membership(msgspec.Struct, array_like=True, frozen=True):
-    """One set of members, by node id."""
+    """One set of members, by node id. The core passes on what follows the learners and reads none of it."""
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
+    places: tuple[MemberPlace, ...] = ()
+    group: str = ""
+    """Which group of controllers this is."""
+    retired: tuple[str, ...] = ()
+    """Identities of directories that must not come back, the latest last."""
 
     @property
     def members(self) -> tuple[str, ...]:

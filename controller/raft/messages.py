@@ -109,6 +109,8 @@ class JoinReply(msgspec.Struct, tag=11, array_like=True, frozen=True):
     voter: bool
     last_index: int
     last_term: int
+    refused: str = ""
+    """Why the one that asked will never vote with the directory that it has; empty: it may."""
 
 
 class Founded(msgspec.Struct, tag=9, array_like=True, frozen=True):

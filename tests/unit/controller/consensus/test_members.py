@@ -31,7 +31,7 @@ def test_three_controllers():
         (("n2@h:1@2",), "is not among"),
         (("n1@h:1@2", "n1@h:3@4", "n3@h:5@6"), "twice"),
         (("n1@h:1@2", "n2@h:3@2", "n3@h:5@6"), "twice"),
-        (("n1@h:1@2", "n2@h:3@4"), "1, 3, 5 or 7 controllers, not 2"),
+        (("n1@h:1@2", "n2@h:3@4"), "1, 3, 5 or 7 controllers .*, not 2"),
     ],
 )
 def test_lists_that_cannot_work(texts, words):

@@ -94,6 +94,7 @@ async def test_they_answer_and_go_on_without_one(three):
     assert new.status()["snapshots"] > 0
 
 
+@pytest.mark.parametrize("kind", ["pysyncobj"])
 async def test_an_emptied_one_waits_and_says_for_whom(three, monkeypatch, capsys):
     """In its status and, again and again, in its log; it is ready once every other controller has answered."""
     for each in (dledger_engine, raft_engine):
