@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from controller.consensus.engine import ConsensusFailed, NotLeading
 from controller.consensus.members import ControllerNode
+from controller.control_plane.controller_requests import ControllerRequests
 from controller.control_plane.masters import GroupMasters
 from controller.control_plane.user_requests import ClusterUserRequests
 from controller.replicas import group
@@ -46,7 +47,7 @@ def controller_handlers(
     `configured_keys`: names that no user made by a request may have; None: users and rules are not taken.
     """
     api = _ControllerApi(masters, members)
-    users = ClusterUserRequests(masters, configured_keys)
+    users, controllers = ClusterUserRequests(masters, configured_keys), ControllerRequests(masters.engine)
     return {
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: api.led(api.alter),
         RequestCode.CONTROLLER_ELECT_MASTER: api.led(api.elect),
@@ -61,6 +62,8 @@ def controller_handlers(
         RequestCode.CONTROLLER_APPLY_BROKER_ID: api.led(api.apply_broker_id),
         RequestCode.AGREED_USERS: api.led(users.agreed),
         RequestCode.CHANGE_USERS: api.led(users.change),
+        RequestCode.LIST_CONTROLLERS: api.led(controllers.list),
+        RequestCode.CHANGE_CONTROLLERS: api.led(controllers.change),
     }
 
 

@@ -86,6 +86,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lightmq cluster elect broker-a",
         "lightmq cluster transfer broker-a 2",
         "lightmq cluster remove broker-a 3",
+        "lightmq cluster controllers list",
+        "lightmq cluster controllers add n4@10.0.0.8:9876@9877",
+        "lightmq cluster controllers remove n4",
+        "lightmq cluster controllers replace n3",
+        "lightmq cluster controllers replace n3 n4@10.0.0.8:9876@9877",
     ),
     "migrate": (
         "lightmq migrate rocketmq --from old:9876",

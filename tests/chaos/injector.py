@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +24,15 @@ from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
 from tests.chaos.partitions import PARTITIONS
 from tests.chaos.plan import Fault
 from tests.chaos.record import Record
+from tests.support.tree import ROOT
 
 BOTH = frozenset({IN, OUT})
 FILLER = "filler"
 WIPE_OTHERS_MIN = 2
 """Living brokers that must have everything before the disk of another one is lost."""
 LOOP_S = 0.3
+REPLACE_S = 60
+"""Longest wait until a controller that lost its disk votes again."""
 BEHIND_S = 300.0
 """Longest wait until the log was cleaned past a stopped replica."""
 DAMAGES: dict[str, Callable[[Path, random.Random], dict[str, Any]]] = {
@@ -47,6 +52,7 @@ class Injector:
         self._record = record
         self._sleep = sleep
         self.number = 0
+        self._wiped: set[str] = set()
 
     def inject(self, fault: Fault) -> None:
         """One fault, with a second one if it has one, from beginning to end."""
@@ -78,6 +84,15 @@ class Injector:
                 node.go_on()
             if not node.is_running():
                 self._start(node)
+        self._wiped -= {name for name in self._wiped & names if self._replace(name)}
+
+    def _replace(self, name: str) -> bool:
+        """Have a controller with an empty disk taken in again, as an operator does."""
+        command = [sys.executable, "-m", "lightmq", "cluster", "controllers", "replace", name]
+        command += ["--server", ",".join(self._cluster.controllers), "--wait", str(REPLACE_S)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * REPLACE_S)
+        self._record.note("replaced", node=name, status=done.returncode, said=done.stdout + done.stderr)
+        return done.returncode == 0
 
     def _start(self, node: Node) -> None:
         if node.process is not None and node.process.returncode not in (-9, 0):
@@ -166,6 +181,8 @@ class Injector:
             return
         node.kill()
         node.wipe()
+        if node.role == "controller":
+            self._wiped.add(node.name)
         self._record.note("wiped", node=node.name)
 
     def _leave_behind(self, node: Node) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from remoting.client.connection import SocketConnection, connect
 from remoting.protocol.bodies.controller_body import SyncStateData, decode_body
@@ -99,13 +101,28 @@ def _is_ready(one: ControllerProcess | ForkedController) -> bool:
         return False
 
 
+class Listening(Protocol):
+    """A process that answers at a port."""
+
+    port: int
+
+
+class Group(Protocol):
+    """Controllers that a client may ask, as they are at the moment."""
+
+    @property
+    def processes(self) -> Sequence[Listening]:
+        """Those that are members."""
+        ...
+
+
 class Asker:
     """A client of the controllers: finds the leader and repeats a request until it is answered."""
 
-    def __init__(self, controllers: Controllers) -> None:
-        self._ports = [each.port for each in controllers.processes]
+    def __init__(self, controllers: Group) -> None:
+        self._controllers = controllers
         self._connection: SocketConnection | None = None
-        self.port = self._ports[0]
+        self.port = controllers.processes[0].port
 
     async def ask(self, code: int, body: bytes = b"", **fields: str) -> Command:
         """The leader's answer."""
@@ -136,7 +153,9 @@ class Asker:
         if address is not None:
             port = int(address.rpartition(":")[2])
         else:
-            port = self._ports[(self._ports.index(self.port) + 1) % len(self._ports)]
+            ports = [each.port for each in self._controllers.processes]
+            place = ports.index(self.port) if self.port in ports else -1
+            port = ports[(place + 1) % len(ports)]
             await asyncio.sleep(PAUSE_S)
         if port != self.port:
             await self.close()
@@ -148,7 +167,7 @@ class IdTaker:
 
     IDS_PER_GROUP = 60
 
-    def __init__(self, controllers: Controllers, name: str) -> None:
+    def __init__(self, controllers: Group, name: str) -> None:
         self._asker = Asker(controllers)
         self._name = name
         self._task: asyncio.Task[None] | None = None
@@ -186,7 +205,7 @@ class IdTaker:
             await self.take()
 
 
-async def known_ids(controllers: Controllers) -> set[tuple[str, int]]:
+async def known_ids(controllers: Group) -> set[tuple[str, int]]:
     """Every id the leader knows."""
     asker = Asker(controllers)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from remoting.client.connection import connect
-from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.bodies.controller_body import ControllerList, ControllerState, decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from tests.processes.controllers import Controllers, IdTaker, known_ids
+from tests.processes.controllers import Asker, Controllers, IdTaker, known_ids
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -49,6 +51,28 @@ async def refusals(controllers: Controllers) -> list[Command]:
             await asyncio.sleep(0.05)
 
 
+async def listed(controllers: Controllers) -> dict[str, ControllerState]:
+    """The members as the leader has them."""
+    asker = Asker(controllers)
+    try:
+        found = decode_body((await asker.ask(RequestCode.LIST_CONTROLLERS)).body, ControllerList)
+    finally:
+        await asker.close()
+    return {each.node_id: each for each in found.controllers}
+
+
+async def replace(controllers: Controllers, node_id: str) -> None:
+    """Remove one and add it again, and wait until it votes."""
+    one, asker = (await listed(controllers))[node_id], Asker(controllers)
+    for change in ({"remove": node_id}, {"add": f"{node_id}@{one.address}@{one.raft_port}"}):
+        answer = await asker.ask(RequestCode.CHANGE_CONTROLLERS, json.dumps(change).encode())
+        assert answer.code == 0, answer.remark
+    await asker.close()
+    async with asyncio.timeout(60):
+        while (await listed(controllers))[node_id].role == "learner":
+            await asyncio.sleep(0.05)
+
+
 async def test_two_may_die_and_three_may_not(controllers: Controllers) -> None:
     """The leader and another one, then a third: the two that are left refuse and name no leader; no answer is lost."""
     taker = IdTaker(controllers, "g")
@@ -71,10 +95,13 @@ async def test_two_may_die_and_three_may_not(controllers: Controllers) -> None:
 
 
 async def test_all_at_once_and_an_empty_disk(controllers: Controllers, tmp_path: Path) -> None:
-    """A restart of all five with one empty disk: everything is known, also to a controller that joins afterwards."""
+    """A restart of all five with one empty disk: everything is known, also to the one that takes its place."""
     taker = IdTaker(controllers, "g")
     for _ in range(25):
         await taker.take()
+    async with asyncio.timeout(60):
+        while not all(each.directory for each in (await listed(controllers)).values()):
+            await asyncio.sleep(0.05)
     for each in controllers.processes:
         each.kill()
     wiped = controllers.processes[2]
@@ -82,6 +109,7 @@ async def test_all_at_once_and_an_empty_disk(controllers: Controllers, tmp_path:
     controllers.start()
     await taker.take()
     assert set(taker.answered) <= await known_ids(controllers)
+    await replace(controllers, wiped.node_id)
     leader = await controllers.leader()
     async with asyncio.timeout(60):
         while not list((tmp_path / wiped.node_id).rglob("snapshot")):

@@ -40,7 +40,7 @@ OF_MEMBERS = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPO
 OF_CONTROLLERS = frozenset(
     code for code in RIGHTS
     if code in range(100, 107) or code in range(1_001, 1_014)
-    or code in (205, 206, 216, 217, 219, 224, 304, 318, 319, 322, 327, 901, 904, 9060, 9074, 9075)
+    or code in (205, 206, 216, 217, 219, 224, 304, 318, 319, 322, 327, 901, 904, 9060, 9074, 9075, 9076, 9077)
 ) - OF_MEMBERS  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from broker.replication.leader import DurabilityRule, promise
+from lightmq.cli.admin.controllers import controllers
 from lightmq.cli.completing import BROKER_GROUPS
 from lightmq.cli.connections import LeadingController, ServerTarget, leading_controller
 from lightmq.cli.examples import epilogue
@@ -58,6 +59,7 @@ cluster = App(
     help_format="plaintext",
     help_epilogue=epilogue("cluster"),
 )
+cluster.command(controllers)
 HERE = ServerTarget()
 ALONE = "alone"
 """State of a broker that is in no group."""

@@ -380,6 +380,36 @@ class HaState(msgspec.Struct, rename="camel"):
     ha_client_runtime_info: HaFollowing
 
 
+class ControllerState(msgspec.Struct, rename="camel"):
+    """One controller in the answer to 9076."""
+
+    node_id: str
+    address: str
+    raft_port: int
+    role: str
+    """`leader`, `voter` or `learner`, which does not vote yet."""
+    connected: bool
+    behind: int
+    """Decisions that the leader has and it does not."""
+    directory: str = ""
+    """Identity of its data directory; empty while it is not known."""
+
+
+class ControllerList(msgspec.Struct):
+    """Body of the answer to 9076."""
+
+    controllers: list[ControllerState]
+    group: str = ""
+    """Identity of the group."""
+
+
+class ControllerChange(msgspec.Struct):
+    """Body of 9077: a controller to add, as `n1@host:port@raftport`, or the id of one to remove."""
+
+    add: str = ""
+    remove: str = ""
+
+
 class RouteSubscription(msgspec.Struct):
     """Body of 9060: topics to subscribe to; none means every group."""
 

@@ -15,6 +15,7 @@ async def test_every_private_code_a_broker_answers_has_a_handler(running) -> Non
     others_own = {RequestCode.NOTIFY, RequestCode.SESSION_FENCED, RequestCode.SHARED_GIVEN, RequestCode.WILL_DUE}
     others_own |= {RequestCode.SUBSCRIBE_ROUTES, RequestCode.ROUTES_CHANGED}  # between clients and controllers
     others_own |= {RequestCode.AGREED_USERS, RequestCode.CHANGE_USERS}  # controllers answer brokers
+    others_own |= {RequestCode.LIST_CONTROLLERS, RequestCode.CHANGE_CONTROLLERS}
     others_own |= {RequestCode.SIGN_CHALLENGE}  # answered by the server itself, before the broker
     others_own |= {RequestCode.PROXY_ASKED}
     private = {value for value in vars(RequestCode).values() if isinstance(value, int) and 9_000 < value < 9_200}
