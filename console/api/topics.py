@@ -30,7 +30,8 @@ class TopicNode(msgspec.Struct):
     exists: bool = True
     """Whether there are messages of exactly this topic."""
     messages: int = 0
-    last_ms: int = 0
+    last_ms: int | None = None
+    """When its newest message was stored; null where there is none."""
     retained: bool = False
     children: bool = False
 
