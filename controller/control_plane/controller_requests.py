@@ -1,6 +1,8 @@
 """Who the controllers are, and changes of it at run time (9076, 9077), answered by the leader.
 
-Every change and who asked for it is logged (`controllers_changed`). Invariant: a change is answered when a majority has
+    9077    fields `add`: a controller as `n1@host:port@raftport`, or `remove`: the id of one
+
+Invariant: a change is answered when a majority has
 it on disk; one at a time; one that the controllers could not survive is refused. Loop rule: all on the loop's thread.
 """
 
@@ -10,17 +12,14 @@ from controller.consensus.dledger_engine import DledgerEngine
 from controller.consensus.engine import Engine, OutcomeUnknown
 from controller.consensus.members import parse_member
 from remoting.protocol.bodies.controller_body import (
-    ControllerChange,
     ControllerList,
     ControllerState,
-    decode_body,
     encode_body,
 )
 from remoting.protocol.errors import LocalMisuse, NotOffered, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Peer
-from runtime.logs import get_logger
 
 
 class ControllerRequests:
@@ -28,7 +27,6 @@ class ControllerRequests:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._log = get_logger("controller")
 
     async def list(self, _peer: Peer, command: Command) -> Command:
         """LIST_CONTROLLERS: all members with their part and how far they are."""
@@ -47,24 +45,20 @@ class ControllerRequests:
         ]
         return command.reply(body=encode_body(ControllerList(found, group)))
 
-    async def change(self, peer: Peer, command: Command) -> Command:
+    async def change(self, _peer: Peer, command: Command) -> Command:
         """CHANGE_CONTROLLERS: add one, which learns before it votes, or remove one."""
-        engine, change = self._changing(), decode_body(command.body, ControllerChange)
-        if bool(change.add) == bool(change.remove):
+        engine, add, remove = self._changing(), command.fields.get("add", ""), command.fields.get("remove", "")
+        if bool(add) == bool(remove):
             raise Refused(ResponseCode.INVALID_PARAMETER, "a change names one controller to add or one to remove")
         try:
-            if change.add:
-                await engine.change(add=parse_member(change.add))
+            if add:
+                await engine.change(add=parse_member(add))
             else:
-                await engine.change(remove=change.remove)
+                await engine.change(remove=remove)
         except LocalMisuse as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
         except OutcomeUnknown as error:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"{error}; see: lightmq cluster controllers list") from error
-        asked_by = command.fields.get("AccessKey", "")
-        self._log.warning(
-            "controllers_changed", added=change.add, removed=change.remove, address=peer.address, access_key=asked_by
-        )
         return command.reply()
 
     def _changing(self) -> DledgerEngine:

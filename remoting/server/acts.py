@@ -36,6 +36,7 @@ TARGET_FIELDS = (
     "topic", "queueId", "consumerGroup", "group", "groupName", "srcGroup", "destGroup", "client", "clientId",
     "username", "subject", "resource", "brokerName", "brokerId", "brokerControllerIdsToClean", "brokerAddress",
     "clusterName", "namespace", "key", "timestamp", "offset", "recallHandle", "delayMs", "deliverMs", "end", "queue",
+    "add", "remove",
 )  # fmt: skip
 """Fields that say what an act is about; the value of a setting is none of them, it may be a secret."""
 NAMED_BODIES = frozenset({Code.UPDATE_BROKER_CONFIG, Code.UPDATE_NAMESRV_CONFIG, Code.UPDATE_CONTROLLER_CONFIG})

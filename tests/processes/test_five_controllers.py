@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +64,7 @@ async def replace(controllers: Controllers, node_id: str) -> None:
     """Remove one and add it again, and wait until it votes."""
     one, asker = (await listed(controllers))[node_id], Asker(controllers)
     for change in ({"remove": node_id}, {"add": f"{node_id}@{one.address}@{one.raft_port}"}):
-        answer = await asker.ask(RequestCode.CHANGE_CONTROLLERS, json.dumps(change).encode())
+        answer = await asker.ask(RequestCode.CHANGE_CONTROLLERS, **change)
         assert answer.code == 0, answer.remark
     await asker.close()
     async with asyncio.timeout(60):

@@ -272,7 +272,7 @@ def _controllers(target: Target) -> dict[int, Parts]:
             b'{"made_for":{},"origin":"o","states":[{"name":"intruder","user":{"secret":"x","type":"Super"}}]}',
         ),
         Code.LIST_CONTROLLERS: ({}, b""),
-        Code.CHANGE_CONTROLLERS: ({}, b'{"add":"n9@127.0.0.1:1@2"}'),
+        Code.CHANGE_CONTROLLERS: ({"add": "n9@127.0.0.1:1@2"}, b""),
         Code.CLEAN_BROKER_DATA: (group | {"brokerControllerIdsToClean": "1", "isCleanLivingBroker": "true"}, b""),
         Code.UPDATE_CONTROLLER_CONFIG: ({}, b""),
         Code.AUTH_CREATE_USER: ({"username": "intruder"}, b'{"password":"x","userType":"Super"}'),

@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 from lightmq.cli.connections import ServerTarget, leading_controller
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, columns, print_done, print_json
-from remoting.protocol.bodies.controller_body import ControllerChange, ControllerList, ControllerState, decode_body
+from remoting.protocol.bodies.controller_body import ControllerList, ControllerState, decode_body
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -119,7 +119,7 @@ def _add(node: str, until: float, target: ServerTarget) -> None:
     def act() -> str:
         role = {each.node_id: each.role for each in _list(target).controllers}.get(node_id)
         if role is None:
-            _change(ControllerChange(add=node), target)
+            _change({"add": node}, target)
         if role != "learner":
             return "" if role else "it was not added yet"
         return f"it is added, but has not taken over everything: start it, with {node_id} as controller.node_id"
@@ -130,7 +130,7 @@ def _add(node: str, until: float, target: ServerTarget) -> None:
 def _remove(node_id: str, until: float, target: ServerTarget) -> None:
     def act() -> str:
         if node_id in [each.node_id for each in _list(target).controllers]:
-            _change(ControllerChange(remove=node_id), target)
+            _change({"remove": node_id}, target)
         return ""
 
     _until(act, until, f"{node_id} is not removed yet")
@@ -159,10 +159,10 @@ def _list(target: ServerTarget) -> ControllerList:
         return decode_body(found.ask(Command(RequestCode.LIST_CONTROLLERS)).body, ControllerList)
 
 
-def _change(change: ControllerChange, target: ServerTarget) -> None:
+def _change(change: dict[str, str], target: ServerTarget) -> None:
     with leading_controller(target) as found:
         try:
-            found.ask(Command(RequestCode.CHANGE_CONTROLLERS, body=msgspec.json.encode(change)))
+            found.ask(Command(RequestCode.CHANGE_CONTROLLERS, fields=change))
         except Refused:
             raise
         except LightMQError as error:

@@ -403,13 +403,6 @@ class ControllerList(msgspec.Struct):
     """Identity of the group."""
 
 
-class ControllerChange(msgspec.Struct):
-    """Body of 9077: a controller to add, as `n1@host:port@raftport`, or the id of one to remove."""
-
-    add: str = ""
-    remove: str = ""
-
-
 class RouteSubscription(msgspec.Struct):
     """Body of 9060: topics to subscribe to; none means every group."""
 

@@ -16,6 +16,6 @@ from tests.sim.raft.machines import Words
 async def test_one_controller_alone_says_what_to_do(tmp_path, name):
     """Its members are those of its configuration."""
     requests = ControllerRequests(SingleEngine(tmp_path, Words()))
-    body = b'{"add":"n2@127.0.0.1:1@2"}'
+    fields = {"add": "n2@127.0.0.1:1@2"}
     with pytest.raises(NotOffered, match=r"stop all, change controller.peers on each and start them"):
-        await getattr(requests, name)(None, Command(RequestCode.CHANGE_CONTROLLERS, body=body))
+        await getattr(requests, name)(None, Command(RequestCode.CHANGE_CONTROLLERS, fields=fields))
