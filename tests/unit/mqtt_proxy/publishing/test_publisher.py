@@ -144,11 +144,17 @@ async def test_what_waits_does_not_overtake_what_was_refused() -> None:
 async def test_without_a_broker_publishes_wait_for_it() -> None:
     """What was gathered while the broker was away goes out when it is back."""
     async with running() as rig:
+        origin, lost = Origin(), asyncio.Event()
+
+        def publish_without_broker(_reason: str) -> None:
+            assert not rig.link.up
+            rig.services.publisher.publish(origin, b"c", some("t", 4))
+            lost.set()
+
+        rig.link.on_down(publish_without_broker)
         await rig.broker.connections[0].close()
-        origin = Origin()
-        await settle(5)
-        assert not rig.link.up
-        rig.services.publisher.publish(origin, b"c", some("t", 4))
+        await asyncio.wait_for(lost.wait(), 5)
+        assert origin.confirmed_ids == []
         await asyncio.wait_for(rig.services.publisher.drain(), 5)
         assert origin.confirmed_ids == [4]
 
