@@ -80,7 +80,7 @@ class ControllerActs:
         self._next_id = int(self._records[-1].id) + 1 if self._records else 0
         registry = registry or Registry()
         self._unrecorded = registry.counter(
-            "rocketmq_audit_unrecorded_total", "Administrative acts without a record in the log", ("reason",)
+            "rocketmq_audit_unrecorded_total", "Administrative acts without a record", ("reason",)
         )
         self._acts = registry.counter("rocketmq_audit_acts_total", "Administrative acts", ("outcome",))
 

@@ -69,7 +69,7 @@ class AuditFeature(Feature):
         tools.store.retention.carried.keep(lambda target, append: self._kept.keep_from(self._queue_id, target, append))
         self._refused = RefusedActs(REFUSED_PER_MINUTE_MAX)
         self._unrecorded = registry.counter(
-            "rocketmq_audit_unrecorded_total", "Administrative acts without a record in the log", ("reason",)
+            "rocketmq_audit_unrecorded_total", "Administrative acts without a record", ("reason",)
         )
         self._acts = registry.counter("rocketmq_audit_acts_total", "Administrative acts", ("outcome",))
 
