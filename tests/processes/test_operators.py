@@ -98,6 +98,7 @@ def test_clients_of_two_proxies_are_seen_and_disconnected(parts: list[Process]) 
     assert victim.until_kicked() == ADMINISTRATIVE_ACTION
     assert ask(broker.port, Code.MQTT_CLIENTS, client="b-2")["clients"] == []
     clients[0].close()
+    until(lambda: not ask(broker.port, Code.MQTT_CLIENTS, client="a-1")["clients"], "its proxy to notice the end")
     assert ask(broker.port, Code.SESSION_END, client="a-1") == {"client": "a-1", "was_connected": False}
     assert Client(two, "a-1", clean=False).present is False
     for client in clients:
@@ -127,6 +128,8 @@ def test_topics_and_the_way_of_a_message(server: Installation) -> None:
     reader = Client(server, "reader", clean=False)
     reader.subscribe(("plant/#", 1))
     reader.close()
+    port = server.remoting_port
+    until(lambda: not ask(port, Code.MQTT_CLIENTS, client="reader")["clients"], "the proxy to notice the end")
     device = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "device", protocol=mqtt.MQTTv5)
     device.connect("127.0.0.1", server.port)
     device.loop_start()
@@ -136,7 +139,6 @@ def test_topics_and_the_way_of_a_message(server: Installation) -> None:
         device.publish(topic, b"x", 1, properties=properties).wait_for_publish(DEADLINE_S)
     device.disconnect()
     device.loop_stop()
-    port = server.remoting_port
     (plant,) = ask(port, Code.TOPIC_TREE, contains="plant")["children"]
     assert (plant["exists"], plant["messages"], plant["below"]) == (False, 1, 1)
     (level,) = ask(port, Code.TOPIC_TREE, parent="plant/7")["children"]
