@@ -25,11 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = Path(os.environ.get("LIGHTMQ_VENV", ROOT / ".venv"))
 PYTHON = ENVIRONMENT / "bin" / "python"
 LAYERS: dict[str, tuple[str, ...]] = {
-    "core": (".", "psutil>=6"),
-    "compiled": (".", "psutil>=6"),
+    "core": (".[uvloop]", "psutil>=6"),
+    "compiled": (".[uvloop]", "psutil>=6"),
     "site": (".", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"),
-    "full": (".[spark,examples]",),
-    "dev": (".[spark,examples,dev]",),
+    "full": (".[spark,examples,uvloop]",),
+    "dev": (".[spark,examples,uvloop,dev]",),
 }
 """What each layer installs. The core alone and the site are not compiled, so that nothing waits for the compiler."""
 COMPILING = ("compiled", "full", "dev")

@@ -2,8 +2,8 @@
 
     python3 tools/locks.py [--upgrade]
 
-`core.txt` is what the package needs, `spark.txt` adds the extras of the image with Spark, `build.txt` what builds the
-wheel. Each holds for all supported Pythons and platforms. Versions stay as they are as long as they suit
+`core.txt` is what the package needs and uvloop, `spark.txt` adds the extras of the image with Spark, `build.txt` what
+builds the wheel. Each holds for all supported Pythons and platforms. Versions stay as they are as long as they suit
 pyproject.toml; `--upgrade` takes the newest. Invariant: no index and no address is in them, so that they hold with any
 mirror. Standard library only.
 """
@@ -21,7 +21,7 @@ import bootstrap
 
 LOCKS = bootstrap.ROOT / "deploy" / "locks"
 OLDEST = "3.11"
-EXTRAS: dict[str, tuple[str, ...]] = {"core": (), "spark": ("spark", "jre")}
+EXTRAS: dict[str, tuple[str, ...]] = {"core": ("uvloop",), "spark": ("uvloop", "spark", "jre")}
 
 
 def sources() -> dict[str, list[str]]:
