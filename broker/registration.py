@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.topics.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicSettings
+from remoting import clock
 from remoting.client.connection import dial
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
@@ -212,20 +213,20 @@ class Registration:
             connection.abort(str(error))
 
     async def _serve(self, connection: Connection, address: str, controller: _Controller) -> None:
-        config, loop = self._config, asyncio.get_running_loop()
+        config = self._config
         await self._register_all(connection, address, controller)
         controller.is_registered = True
         self._log.info("registered", controller=address, topics=len(self._topics))
-        due = loop.time() + config.register_interval_ms / 1_000
+        due = clock.monotonic_s() + config.register_interval_ms / 1_000
         while True:
             if controller.has_changes.is_set():
                 await self._register_changed(connection, address, controller)
-            elif loop.time() < due:
+            elif clock.monotonic_s() < due:
                 await self._heartbeat(connection)
             else:
                 if await self._differs(connection):
                     await self._register_all(connection, address, controller)
-                due = loop.time() + config.register_interval_ms / 1_000
+                due = clock.monotonic_s() + config.register_interval_ms / 1_000
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(controller.has_changes.wait(), config.heartbeat_interval_ms / 1_000)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from console.viewers import ADMIN, MONITOR, Viewer
+from remoting import clock
 from remoting.access.rights import MONITOR as MONITOR_ACTION
 from remoting.access.rights import RIGHTS
 from remoting.protocol.bodies.controller_body import (
@@ -93,21 +94,19 @@ class BrokerGroupsView:
 
     async def masters(self) -> dict[str, str]:
         """Return the address of each broker group's master, empty where there is none, by name."""
-        loop = asyncio.get_running_loop()
-        if not self._known or loop.time() >= self._known_until_s:
+        if not self._known or clock.monotonic_s() >= self._known_until_s:
             answer = await self.ask_controller(None, Code.GET_BROKER_CLUSTER_INFO)
             table = decode_body(answer.body, ClusterInfo).broker_addr_table
             self._known = {name: data.master() or "" for name, data in sorted(table.items())}
-            self._known_until_s = loop.time() + KNOWN_FOR_S
+            self._known_until_s = clock.monotonic_s() + KNOWN_FOR_S
         return self._known
 
     async def controllers(self) -> dict[str, str]:
         """Return the address of each controller, as the controllers know one another, by `controller NAME`."""
-        loop = asyncio.get_running_loop()
-        if not self._members or loop.time() >= self._members_until_s:
+        if not self._members or clock.monotonic_s() >= self._members_until_s:
             answer = await self.ask_controller(None, Code.CONTROLLER_GET_METADATA_INFO)
             self._members = {f"controller {name}": address for name, address in members(answer).items()}
-            self._members_until_s = loop.time() + KNOWN_FOR_S
+            self._members_until_s = clock.monotonic_s() + KNOWN_FOR_S
         return self._members
 
     async def ask_controller(

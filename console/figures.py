@@ -23,6 +23,7 @@ from console.cluster import Asked, BrokerGroupsView, json_object
 from console.lags import Lag, lag_of
 from console.rates import CounterRates, refusals
 from console.roles import RoleHistory, broker_rows
+from remoting import clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode as Code
 from runtime.clock import Clock
@@ -135,7 +136,7 @@ class OverviewFigures:
 
     async def _take(self) -> None:
         """Take one sample. Raises LightMQError when no broker answers, which is a sample, too."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock.monotonic_s()
         try:
             asked = await self._cluster.ask_all(None, Code.METRICS)
         except LightMQError as error:

@@ -15,6 +15,7 @@ from typing import Any
 
 from console.cluster import BrokerGroupsView
 from console.viewers import Viewer
+from remoting import clock
 from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
     QueueBoundsReply,
@@ -76,12 +77,11 @@ class FilterTail:
     async def fresh(self) -> list[tuple[str, RecordView]]:
         """Return what has come since, after a pause; raises LightMQError when no broker can be read."""
         await asyncio.sleep(self._pause_s)
-        loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        begun_s = clock.monotonic_s()
         found: list[tuple[str, RecordView]] = []
         for broker in await self._cluster.masters():
             bounds = await self._bounds(broker)
-            self._pause_s = max(PAUSE_S, PATIENCE * (loop.time() - begun_s))
+            self._pause_s = max(PAUSE_S, PATIENCE * (clock.monotonic_s() - begun_s))
             for queue_id, low, end in bounds:
                 start = self._next.get((broker, queue_id), low)
                 self._next[broker, queue_id] = max(start, end)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import cast
 
 from grpc_proxy.mapping.metadata import GrpcCaller
+from remoting import clock
 from remoting.client.uplink import Uplink
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection, PushCallback, RespondingConnection
@@ -50,7 +51,7 @@ class BrokerLink:
     @property
     def preferred(self) -> bool:
         """Whether its master is connected and has not let a request time out lately."""
-        return self.up and asyncio.get_running_loop().time() >= self._passed_over_until_s
+        return self.up and clock.monotonic_s() >= self._passed_over_until_s
 
     def on_push(self, callback: PushCallback) -> None:
         """Call with each command that the broker sends on its own."""
@@ -102,7 +103,7 @@ class BrokerLink:
             connection.call(command, partial(_answer, answered), timeout_ms)
             return cast("Command", await answered)
         except RequestTimeout:
-            self._passed_over_until_s = asyncio.get_running_loop().time() + PASSED_OVER_S
+            self._passed_over_until_s = clock.monotonic_s() + PASSED_OVER_S
             raise
 
     def _came_up(self, connection: Connection) -> None:

@@ -22,6 +22,7 @@ import msgspec
 from grpc_proxy.mapping.incoming import incoming, plain_body
 from grpc_proxy.mapping.statuses import Code
 from grpc_proxy.stubs import definition
+from remoting import clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -105,7 +106,7 @@ class Questions:
         del self._open[nonce]
         question.timer.cancel()
         if wanted:
-            spent_ms = int((asyncio.get_running_loop().time() - question.begun_s) * 1_000)
+            spent_ms = int((clock.monotonic_s() - question.begun_s) * 1_000)
             body = _result(command.status, spent_ms)
         else:
             body = _running_info(stream.settings, command.thread_stack_trace.thread_stack_trace)
@@ -132,7 +133,7 @@ class Questions:
         loop, nonce = asyncio.get_running_loop(), secrets.token_hex(NONCE_BYTES)
         remark = f"the client did not answer within {ANSWER_TIMEOUT_S:.0f} s"
         timer = loop.call_later(ANSWER_TIMEOUT_S, self._end, nonce, ResponseCode.CONSUME_MSG_TIMEOUT, remark)
-        self._open[nonce] = _Open(stream, command, respond, loop.time(), timer)
+        self._open[nonce] = _Open(stream, command, respond, clock.monotonic_s(), timer)
         stream.put(**{kind: {"nonce": nonce, **parts}})
 
     def _end(self, nonce: str, code: int, remark: str) -> None:

@@ -39,6 +39,7 @@ from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.renewal import Renewal, moved
 from grpc_proxy.routes import Routes
 from grpc_proxy.stubs import service
+from remoting import clock
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -208,12 +209,11 @@ class Receiving:
         named = self._brokers.named(ask.broker)
         if named is not None and (len(self._brokers) == 1 or ask.is_renewed or rules.consume_message_orderly):
             return await pop(named, wait_ms=ask.wait_ms)
-        loop = asyncio.get_running_loop()
-        deadline_s, slice_ms = loop.time() + ask.wait_ms / 1_000, 0
+        deadline_s, slice_ms = clock.monotonic_s() + ask.wait_ms / 1_000, 0
         while True:
             failure, failures, sources = None, 0, await self._sources(ask)
             for source in sources:
-                left_ms = int((deadline_s - loop.time()) * 1_000)
+                left_ms = int((deadline_s - clock.monotonic_s()) * 1_000)
                 try:
                     given = await pop(source, wait_ms=max(0, min(left_ms, slice_ms)))
                 except (ConnectionLost, RequestTimeout) as error:
@@ -223,7 +223,7 @@ class Receiving:
                     return given
             if failure is not None and failures == len(sources):
                 raise failure
-            if loop.time() >= deadline_s:
+            if clock.monotonic_s() >= deadline_s:
                 return []
             slice_ms = TURN_MS
 

@@ -57,6 +57,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from lightmq.extras import install_command
+from remoting import clock
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -323,7 +324,7 @@ def run_forever(
         else:
             say("The query has no checkpoint of its own, so a restart does not go on where it was. It is given up.")
             raise failure
-        now = time.monotonic()
+        now = clock.monotonic_s()
         while restarts and now - restarts[0] > within_s:
             restarts.popleft()
         if len(restarts) >= restarts_max:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from remoting import clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.web_host import is_safe_host
 from runtime.logs import get_logger
@@ -221,7 +222,7 @@ class AdminServer:
         """Count a refusal, and log it at most every LOG_INTERVAL_S."""
         counter = self._refused[reason]
         counter.value += 1
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock.monotonic_s()
         last_s, count = self._logged.get(reason, (now_s - LOG_INTERVAL_S, 0))
         if now_s - last_s >= LOG_INTERVAL_S:
             self._logged[reason] = now_s, counter.value

@@ -1,14 +1,15 @@
-"""Time, the one module that reads it.
+"""Time as an object that is handed in; `remoting.clock` reads it.
 
-Everything that needs the time gets a :class:`Clock`, so that tests and simulations control the time.
+Everything that depends on the time gets a :class:`Clock`, so that tests and simulations control the time.
 Invariant: ``monotonic_ns`` never goes back; ``now_ms`` is wall time since the epoch and may jump. Thread rule: a
 :class:`SystemClock` may be shared by all threads.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Protocol
+
+from remoting import clock
 
 
 class Clock(Protocol):
@@ -32,10 +33,10 @@ class SystemClock:
 
     __slots__ = ()
 
-    monotonic_ns = staticmethod(time.monotonic_ns)
+    monotonic_ns = staticmethod(clock.monotonic_ns)
     """Called with every read of a socket, so it is the function itself without a wrapper, like the next one."""
-    now_ns = staticmethod(time.time_ns)
+    now_ns = staticmethod(clock.now_ns)
 
     def now_ms(self) -> int:
         """Wall time in milliseconds since 1970-01-01 UTC."""
-        return time.time_ns() // 1_000_000
+        return clock.now_ms()

@@ -28,6 +28,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from remoting import clock
 from remoting.client.blocking import BlockingConnection, dial_master
 from remoting.client.master_link import MasterLink
 from remoting.client.tls import ClientTls
@@ -341,7 +342,7 @@ class Outage:
 
     def pause_after(self, failure: BrokerUnreachable) -> None:
         """Take in one failure: pause for a moment, or raise it when the outage has lasted too long."""
-        now = time.monotonic()
+        now = clock.monotonic_s()
         if self._since is None:
             self._since = now
             LOG.warning("waiting up to %d ms for a broker: %s", self._wait_ms, phrase(failure))
@@ -352,7 +353,7 @@ class Outage:
     def end(self) -> None:
         """Everything answers."""
         if self._since is not None:
-            LOG.warning("the broker is back after %d ms", (time.monotonic() - self._since) * 1000)
+            LOG.warning("the broker is back after %d ms", (clock.monotonic_s() - self._since) * 1000)
         self._since = None
 
 

@@ -12,12 +12,12 @@ task at a time; spans are sent by a thread of their own, one for each receiver a
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from remoting import clock
 from remoting.protocol.errors import LocalMisuse
 from remoting.tracing.context import STATE_BYTES_MAX, TRACEPARENT, TRACESTATE, TraceContext, parse, traceparent
 from remoting.tracing.export import SpanSender
@@ -83,7 +83,7 @@ class RowSpans:
         contexts = self._contexts(found.to_pylist(), tracer) if tracer.begins or found.null_count < len(found) else {}
         if not contexts:
             return batch
-        changed, now_ns = found.to_pylist(), time.time_ns()
+        changed, now_ns = found.to_pylist(), clock.now_ns()
         for row, context in contexts.items():
             start_ns, state, attributes = self._known(batch, row, now_ns)
             given = context._replace(state=state)

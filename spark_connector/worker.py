@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Callable
+
+from remoting import clock
 
 _tasks_by_process: dict[int, int] = {}
 
@@ -34,4 +35,4 @@ Clock = Callable[[], int]
 
 def wall_ms() -> int:
     """Return milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+    return clock.now_ms()

@@ -24,6 +24,7 @@ import msgspec
 from broker.requests import RequestTools, limit_of
 from broker.rocketmq.statistics import stored_ms
 from broker.topics.sorted_names import STEP, SortedNames
+from remoting import clock
 from remoting.access.rights import MONITOR
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -117,7 +118,7 @@ class GroupListRequests:
         return found[:count]
 
     async def _by_lag(self, command: Command, contains: bytes, limit: int) -> Command:
-        if asyncio.get_running_loop().time() >= self._furthest_until_s:
+        if clock.monotonic_s() >= self._furthest_until_s:
             if self._finding is None:
                 self._finding = asyncio.ensure_future(self._find_furthest())
             await asyncio.shield(self._finding)
@@ -132,7 +133,7 @@ class GroupListRequests:
 
     async def _find_furthest(self) -> None:
         """Find the groups that are furthest behind."""
-        started_s, looked = asyncio.get_running_loop().time(), 0
+        started_s, looked = clock.monotonic_s(), 0
         found: list[tuple[int, bytes]] = []
         try:
             for name in self._tools.store.state.group_offsets.owners():
@@ -148,8 +149,8 @@ class GroupListRequests:
         finally:
             self._finding = None
         self._furthest = [name for _behind, name in sorted(found, key=lambda each: (-each[0], each[1]))]
-        took_s = asyncio.get_running_loop().time() - started_s
-        self._furthest_until_s = asyncio.get_running_loop().time() + max(REUSE * took_s, REUSE_S_MIN)
+        took_s = clock.monotonic_s() - started_s
+        self._furthest_until_s = clock.monotonic_s() + max(REUSE * took_s, REUSE_S_MIN)
 
     async def _row(self, name: bytes) -> dict[str, Any] | None:
         """One group; None when it has no offsets any more."""

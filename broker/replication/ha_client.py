@@ -22,6 +22,7 @@ from broker.replication.frames import FROM_MASTER, NONCE_BYTES, OLD_EPOCH, Decod
 from broker.store.append.replica_writer import RawPart
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore
+from remoting import clock
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.transport.certificates import CertificateProblem
@@ -46,7 +47,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         """Why the stream has ended; an error if there is one."""
         self._opened, self._received = opened, received
         self._silence_s = silence_s
-        self._heard_s = self._loop.time()
+        self._heard_s = clock.monotonic_s()
         self._decoder = Decoder(FROM_MASTER, DATA_BYTES_MAX, BUFFER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._watch = self._loop.call_later(silence_s, self._check_silence)
@@ -55,7 +56,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         """Its owner may write now."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=0)  # frames are sent at once
-        self._heard_s = self._loop.time()
+        self._heard_s = clock.monotonic_s()
         self._opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
@@ -66,7 +67,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         """Hand on the frames that are whole; what they ask for at the end of the turn is done at once."""
         if self.ended.done():
             return
-        self._heard_s = self._loop.time()
+        self._heard_s = clock.monotonic_s()
         turn = turn_of(self._loop)
         turn.begin()
         try:
@@ -96,7 +97,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         self._end(error or "the master closed the connection")
 
     def _check_silence(self) -> None:
-        left_s = self._heard_s + self._silence_s - self._loop.time()
+        left_s = self._heard_s + self._silence_s - clock.monotonic_s()
         if left_s > 0:
             self._watch = self._loop.call_later(left_s, self._check_silence)
         else:

@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +39,7 @@ from broker.roles.steps import (
     SyncStateSetChange,
     pause_limit_ms,
 )
+from remoting import clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
     AlterSyncStateSetHeader,
@@ -330,7 +330,7 @@ class ReplicasManager:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return clock.monotonic_ns() // 1_000_000
 
     async def _step(self) -> None:
         while True:
@@ -533,4 +533,4 @@ def view_of(command: Command) -> KnownGroup:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return clock.now_ms()

@@ -30,6 +30,7 @@ from console.roles import broker_rows
 from console.viewers import CLIENT
 from console.web.gate import ConsoleGate, Proved
 from console.web.serving import PREFIX, ApiRoutes, telling_problems
+from remoting import clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode as Code
 from runtime.http_port import connection_of
@@ -142,7 +143,7 @@ class EventRoutes:
 
     async def _ask(self) -> None:
         """Have the slower events looked for, once for all viewers; nobody waits for a slow broker."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock.monotonic_s()
         if now_s - self._asked_s >= ASK_S and (self._asking is None or self._asking.done()):
             self._asked_s = now_s
             self._asking = asyncio.get_running_loop().create_task(self._ask_now())

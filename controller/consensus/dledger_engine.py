@@ -38,6 +38,7 @@ from controller.consensus.wire import COMMANDS_KNOWN, DLEDGER_MAGIC, stretch
 from controller.raft.core import RaftTimers
 from controller.raft.membership import MemberPlace, Membership
 from controller.raft.messages import REGULAR, RaftMessage, decode, encode
+from remoting import clock
 from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.files import make_directory
@@ -366,7 +367,7 @@ def _random() -> float:
 
 
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    return clock.monotonic_s()
 
 
 async def _every(seconds: float, act: Callable[[], object]) -> None:

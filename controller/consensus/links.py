@@ -17,6 +17,7 @@ from typing import Protocol, cast
 
 from controller.consensus.members import ControllerNode
 from controller.consensus.wire import RANDOM_BYTES, SecureChannel
+from remoting import clock
 from remoting.protocol.errors import RemoteViolation
 from runtime.logs import get_logger
 
@@ -126,7 +127,7 @@ class PeerLinks:
 
     def tick(self) -> None:
         """Show every peer that we are here, and give up those that are not."""
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic_s()
         for connection in list(self._all):
             limit = self._silence_seconds if connection.session.proven else PROOF_SECONDS
             if now - connection.received_at > limit:
@@ -178,12 +179,12 @@ class PeerLinks:
     async def _dial(self, node_id: str) -> None:
         loop = asyncio.get_running_loop()
         attempts, patience = 0, 0.0 if node_id < self.own.node_id else DIALED_PATIENCE_SECONDS
-        without_since = loop.time()
+        without_since = clock.monotonic_s()
         while True:
             pause = DIAL_PAUSE_SECONDS
             if node_id in self._connections:
-                without_since = loop.time()
-            elif loop.time() - without_since >= patience:
+                without_since = clock.monotonic_s()
+            elif clock.monotonic_s() - without_since >= patience:
                 known = [each[node_id] for each in (self.members, self._configured) if node_id in each]
                 place, attempts = known[attempts % len(known)], attempts + 1
                 try:
@@ -194,7 +195,7 @@ class PeerLinks:
                     await asyncio.wait_for(connection.ended.wait(), None)
                     if connection.refused:
                         pause = REFUSED_PAUSE_SECONDS
-                    without_since = loop.time()
+                    without_since = clock.monotonic_s()
                 except OSError:
                     pass  # it is unreachable: the next attempt follows
             await asyncio.sleep(pause)
@@ -210,7 +211,7 @@ class PeerConnection(asyncio.Protocol):
         )  # fmt: skip
         self.refused = False
         """Whether the peer ends this connection, or this side does, because of who the other one is."""
-        self.received_at = asyncio.get_running_loop().time()
+        self.received_at = clock.monotonic_s()
         self.ended = asyncio.Event()
         self._peers = peers
         self._transport: asyncio.Transport | None = None
@@ -231,7 +232,7 @@ class PeerConnection(asyncio.Protocol):
             if answer:
                 self._transport.write(answer)
             if self.session.proven:
-                self.received_at = asyncio.get_running_loop().time()
+                self.received_at = clock.monotonic_s()
             if self.session.proven and not was_proven:
                 self._peers.proved(self)
             for content in contents:

@@ -33,6 +33,7 @@ from grpc_proxy.http2.grpc_form import (
 )
 from grpc_proxy.http2.outgoing import CLOSED, Http2Stream
 from grpc_proxy.http2.requests import Fields
+from remoting import clock
 from runtime.logs import get_logger
 
 UNREAD_MAX = 16
@@ -136,7 +137,7 @@ class Call:
 
     def time_left_s(self) -> float | None:
         """Time until the client's deadline; None without one."""
-        return None if self.deadline_s is None else max(0.0, self.deadline_s - self._loop.time())
+        return None if self.deadline_s is None else max(0.0, self.deadline_s - clock.monotonic_s())
 
     async def write(self, message: bytes) -> None:
         """Send a message; returns when the client takes it. Raises ClientLeft."""
@@ -198,7 +199,7 @@ class Call:
                 left_ns = timeout_ns(timeout)
                 if left_ns is None:
                     raise CallFault(StatusCode.INTERNAL, "timeout", "grpc-timeout is malformed")
-                self.deadline_s = self._loop.time() + left_ns / 1e9
+                self.deadline_s = clock.monotonic_s() + left_ns / 1e9
             self._method = method
             self._assembler = Assembler(given.get(b"grpc-encoding", b""), rules.request_bytes_max)
             self._is_whole = is_last

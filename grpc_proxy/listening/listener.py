@@ -16,6 +16,7 @@ import socket
 from typing import Any
 
 from grpc_proxy.listening.connection import ConnectionUser, GrpcConnection
+from remoting import clock
 from remoting.transport.certificates import CertificateFiles
 from runtime.logs import get_logger
 
@@ -96,7 +97,7 @@ class GrpcListener:
         """A connection on an accepted socket, through TLS where it is configured."""
         loop = asyncio.get_running_loop()
         host = str(name[0]) if isinstance(name, tuple) else "unix"
-        opened_s = loop.time()
+        opened_s = clock.monotonic_s()
         try:
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -117,11 +118,11 @@ class GrpcListener:
             self._handshakes -= 1
 
     async def _sweep(self) -> None:
-        loop, count = asyncio.get_running_loop(), 0
+        count = 0
         while True:
             await asyncio.sleep(SWEEP_S)
             count += 1
-            now_s = loop.time()
+            now_s = clock.monotonic_s()
             if self._tls is not None:
                 self._tls.refresh(int(now_s * 1_000))
             for connection in list(self._shared.connections):

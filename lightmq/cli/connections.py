@@ -11,7 +11,6 @@ here are closed when the ``with`` block ends; a change of leader in between is r
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from cyclopts import Parameter
 from lightmq.cli.defaults import KEY_VARIABLE, SERVER_VARIABLE, ProfileName
 from lightmq.cli.outcome import CommandFailed
 from lightmq.cli.times import Seconds
+from remoting import clock
 from remoting.client.blocking import BlockingConnection, checked, cluster, dial_master
 from remoting.client.connection import read_signer, signer_of
 from remoting.client.controllers import LeaderSearch
@@ -161,7 +161,7 @@ class Broker:
             except (ConnectionLost, RequestTimeout) as error:
                 failure = error
             self.connection.close()
-            pause_ms = backoff.failed(time.monotonic() * 1000)
+            pause_ms = backoff.failed(clock.monotonic_s() * 1000)
             if pause_ms is None:
                 raise failure
             Event().wait(pause_ms / 1000)

@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from remoting import clock
+
 LATER = "--later"
 """Alone on the command line: start Java at once, and read the arguments from standard input, a JSON list in a line."""
 STOP_TIMEOUT_S, ABANDON_S_MAX, POLL_S = 30.0, 5.0, 0.1
@@ -201,10 +203,10 @@ class SparkDriver:
         """End it within seconds, whatever it does: nothing of it is wanted any more."""
         if self._child is None:
             return
-        deadline = time.monotonic() + ABANDON_S_MAX
+        deadline = clock.monotonic_s() + ABANDON_S_MAX
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGTERM)
-            while time.monotonic() < deadline:
+            while clock.monotonic_s() < deadline:
                 self._child.poll()
                 os.killpg(self._child.pid, 0)  # its Java removes its files and ends
                 time.sleep(POLL_S)

@@ -24,7 +24,6 @@ import argparse
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +38,7 @@ from lightmq.demo.driver import LATER
 from lightmq.demo.java_classes import ClassArchive, class_archive
 from lightmq.demo.rule import SensorState, step
 from lightmq.spark_session import cause_of, ensure_java, is_session_lost, run_forever
+from remoting import clock
 
 NAME = "lightmq-demo"
 
@@ -124,9 +124,9 @@ class KeptQuery:
 
     def await_first_batch(self, timeout_s: float = FIRST_BATCH_TIMEOUT_S) -> bool:
         """Wait until a batch was made; False when it was given up, ended or was too late."""
-        deadline = time.monotonic() + timeout_s
+        deadline = clock.monotonic_s() + timeout_s
         while not self.progress():
-            if self._ended.wait(POLL_S) or time.monotonic() > deadline:
+            if self._ended.wait(POLL_S) or clock.monotonic_s() > deadline:
                 return bool(self.progress())
         return True
 

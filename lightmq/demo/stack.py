@@ -23,7 +23,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from urllib.parse import quote
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightmq import spark_session
+from remoting import clock
 
 VARIABLE = "LIGHTMQ_DEMO_COMPILES"
 STOP_TIMEOUT_S = 15.0
@@ -346,7 +346,7 @@ class BrokerFigures:
 
     def read(self) -> tuple[int, int, int]:
         """Read the pages, at most once in the interval: each costs the broker and us some milliseconds of CPU."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic_s()
         if now_s < self._due_s:
             return self._last
         self._due_s = now_s + self._interval_s

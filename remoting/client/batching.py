@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any, Self
 
 import msgspec
 
+from remoting import clock
 from remoting.batches import BatchRow
 from remoting.client.admin import AsyncAdmin
 from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
@@ -184,7 +184,7 @@ class AsyncProducer:
         connection: Connection,
         settings: ProducerSettings | None = None,
         *,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = clock.now_ms,
         retry_pause_ms: int = RETRY_PAUSE_MS,
     ) -> None:
         self._connection = connection

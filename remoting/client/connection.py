@@ -22,6 +22,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from remoting import clock
 from remoting.client.master_link import Backoff, full
 from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.errors import LightMQError, LocalMisuse
@@ -369,10 +370,9 @@ class ReconnectingConnection:
         connection = self._current
         if connection is not None:
             return await connection.request(command, timeout_ms)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        deadline = clock.monotonic_s() + timeout_ms / 1000
         connection = await self.wait_up(timeout_ms)
-        left_ms = int((deadline - loop.time()) * 1000)
+        left_ms = int((deadline - clock.monotonic_s()) * 1000)
         if left_ms <= 0:
             raise RequestTimeout(command.code, self.address, timeout_ms)
         return await connection.request(command, left_ms)
@@ -431,7 +431,7 @@ class ReconnectingConnection:
             self.attempts += 1
             connection = await self._attempt()
             if connection is None:
-                pause_ms = self._backoff.failed(asyncio.get_running_loop().time() * 1000)
+                pause_ms = self._backoff.failed(clock.monotonic_s() * 1000)
                 assert pause_ms is not None, "the patience is infinite"
                 await self._pause(pause_ms)
                 continue

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from remoting import clock
 from remoting.client.connection import PAUSE_FIRST_MS, PAUSE_MS_MAX, ReconnectingConnection
 from remoting.client.connection import connect as connect_socket
 from remoting.client.masters import Masters
@@ -56,10 +57,9 @@ class MasterConnection:
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Send a request to the master and return its answer, within one time limit even if the master changes."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        deadline = clock.monotonic_s() + timeout_ms / 1000
         while True:
-            left_ms = int((deadline - loop.time()) * 1000)
+            left_ms = int((deadline - clock.monotonic_s()) * 1000)
             if left_ms <= 0:
                 raise RequestTimeout(command.code, self.address, timeout_ms)
             connection = await self._line.wait_up(left_ms)

@@ -20,12 +20,12 @@ piece; a waiting peer has no reservation, so every peer with one can finish. Loo
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from remoting import clock
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -289,7 +289,7 @@ class PeerFrames:
 
     def ended(self) -> None:
         """Note the end of the connection and free its reservation."""
-        self._intake.finished(self, asyncio.get_running_loop().time())
+        self._intake.finished(self, clock.monotonic_s())
 
     def _read(self, frames: int) -> None:
         """Note a read that completed `frames` frames."""
@@ -300,7 +300,7 @@ class PeerFrames:
 
     def _account(self, held: int, *, whole: bool) -> None:
         """Account for `held` bytes of an unfinished frame; `whole`: a frame was completed before."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = clock.monotonic_s()
         if self.begun and (whole or not held):
             self._intake.finished(self, now_s)
         self.begun = bool(held) and self._link.closing is None

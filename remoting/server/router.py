@@ -18,9 +18,9 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from time import monotonic_ns
 from typing import Protocol, cast, runtime_checkable
 
+from remoting import clock
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     PERM_READ,
@@ -382,9 +382,9 @@ class Router:
     def _handled(self, handler: Handler, peer: Peer, command: Command) -> Command | None:
         if self._took is None:
             return handler(peer, command)
-        started_ns = monotonic_ns()
+        started_ns = clock.monotonic_ns()
         answered = handler(peer, command)
-        self._took(command.code, monotonic_ns() - started_ns)
+        self._took(command.code, clock.monotonic_ns() - started_ns)
         return answered
 
     def _note(self, peer: Peer, command: Command, refused: NotOffered) -> None:

@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from remoting import clock
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
 from remoting.server.authorizer import Authorizer
 from remoting.server.peer import Intake, IntakeLimits, PeerFrames, SocketPeer, is_loopback
@@ -229,9 +230,9 @@ class RemotingServer:
     def _sweep(self) -> None:
         """Cut the connections with overdue frames, and those that are silent without a proved key."""
         loop = asyncio.get_running_loop()
-        for reader, reason in self.intake.overdue(loop.time()):
+        for reader, reason in self.intake.overdue(clock.monotonic_s()):
             cast("PeerFrames", reader).cut(f"{reason}: a frame that began was not finished in time")
-        for stranger in self.strangers.overdue(loop.time()):
+        for stranger in self.strangers.overdue(clock.monotonic_s()):
             cast("PeerFrames", stranger).cut(f"{SILENT}: it has proved no key and was silent for too long")
         self._sweep_timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
@@ -239,7 +240,7 @@ class RemotingServer:
         """Check periodically whether the certificate has changed."""
         if self._tls is not None:
             loop = asyncio.get_running_loop()
-            self._tls.refresh(int(loop.time() * 1_000))
+            self._tls.refresh(int(clock.monotonic_s() * 1_000))
             self._look_timer = loop.call_later(LOOK_INTERVAL_MS / 1_000, self._watch_certificate)
 
     def _peer_made(self, peer: SocketPeer) -> bool:
@@ -250,7 +251,7 @@ class RemotingServer:
             LOG.warning("connection of %s refused: there are %d already", peer.address, self._connections_max)
             return False
         self.counters.accepted += 1
-        self.strangers.came(peer.frames, asyncio.get_running_loop().time())
+        self.strangers.came(peer.frames, clock.monotonic_s())
         if self._on_connection is not None:
             self._on_connection(peer)
         return True

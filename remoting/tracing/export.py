@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from remoting import clock
 from remoting.protocol.errors import LocalMisuse
 from remoting.tracing.spans import FinishedSpan, SpanKind, Tracer
 
@@ -100,7 +100,7 @@ class SpanSender:
             return False
 
     def _tell(self, count: int) -> None:
-        now_s = time.monotonic()
+        now_s = clock.monotonic_s()
         if now_s - self._logged_s >= LOG_INTERVAL_S:
             self._logged_s = now_s
             LOG.warning("the receiver of traces has not taken %d spans; %d so far", count, self._tracer.failed)

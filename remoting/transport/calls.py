@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
+from remoting import clock
 from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -73,17 +74,17 @@ class Calls:
     async def call(self, command: Command, timeout_ms: int, transmit: Callable[[Command], None]) -> Command:
         """Number the command, pass it to `transmit` when there is room, wait for its answer."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_ms / 1000
+        left_s = timeout_ms / 1000
         size = len(command.body) + REQUEST_OVERHEAD_BYTES
         if self._waiting or not self._has_room(size):
-            await self._room(size, deadline, command.code, timeout_ms)
+            left_s = await self._room(size, command.code, timeout_ms)
         self._check_open()
         future: asyncio.Future[Command] = loop.create_future()
         opaque = command.opaque = self.next_opaque()
         self._pending[opaque] = future
         self._in_flight_bytes += size
         self._wake()  # the next in line may fit beside this one
-        timer = loop.call_at(deadline, self._expire, future, command.code, timeout_ms)
+        timer = loop.call_later(left_s, self._expire, future, command.code, timeout_ms)
         try:
             transmit(command)
             return await future
@@ -184,16 +185,18 @@ class Calls:
         # One request always fits; otherwise a body above the limit could never be sent.
         return not self._pending or self._in_flight_bytes + size <= self._in_flight_bytes_max
 
-    async def _room(self, size: int, deadline: float, code: int, timeout_ms: int) -> None:
+    async def _room(self, size: int, code: int, timeout_ms: int) -> float:
+        """Wait for room; return the seconds that are left."""
         self._check_open()
-        loop = asyncio.get_running_loop()
+        loop, left_s = asyncio.get_running_loop(), timeout_ms / 1000
+        deadline_s = clock.monotonic_s() + left_s
         first = True
         while first or not self._has_room(size):
             future: asyncio.Future[None] = loop.create_future()
             # The first in the line stays first when the room was too small for it.
             (self._waiting.append if first else self._waiting.appendleft)(future)
             first = False
-            timer = loop.call_at(deadline, self._expire, future, code, timeout_ms)
+            timer = loop.call_later(left_s, self._expire, future, code, timeout_ms)
             try:
                 await future
             except BaseException:
@@ -203,6 +206,8 @@ class Calls:
                 timer.cancel()
                 if future in self._waiting:
                     self._waiting.remove(future)
+            left_s = deadline_s - clock.monotonic_s()
+        return left_s
 
     def _wake(self) -> None:
         while self._waiting:

@@ -44,6 +44,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from remoting import clock
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.brokers import Outage
@@ -205,21 +206,21 @@ class Pace:
     @property
     def since_batch_ms(self) -> float | None:
         """How long ago the last batch was offered; None before the first."""
-        return None if self._batch_at is None else (time.monotonic() - self._batch_at) * 1000
+        return None if self._batch_at is None else (clock.monotonic_s() - self._batch_at) * 1000
 
     def asked(self) -> None:
         """Spark asks how far the next batch goes."""
-        is_soon = self._nothing_at is not None and time.monotonic() - self._nothing_at <= ALONE_S
+        is_soon = self._nothing_at is not None and clock.monotonic_s() - self._nothing_at <= ALONE_S
         self._idle_calls = self._idle_calls + 1 if is_soon else 0
         self._nothing_at = None
 
     def found_nothing(self) -> None:
         """Note when Spark got the answer that there is nothing new."""
-        self._nothing_at = time.monotonic()
+        self._nothing_at = clock.monotonic_s()
 
     def offered_batch(self) -> None:
         """Note when a batch is offered to Spark."""
-        self._batch_at = time.monotonic()
+        self._batch_at = clock.monotonic_s()
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

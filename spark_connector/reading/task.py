@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql.datasource import InputPartition
 
+from remoting import clock
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
@@ -288,7 +289,7 @@ class RangeFetcher:
     def _recover(self, broker: str, address: Address, failure: Exception) -> None:
         """Count a failure; wait, and doubt that the broker is still there, or give up."""
         self._endpoints.masters[broker].failed()
-        now = time.monotonic()
+        now = clock.monotonic_s()
         self._failing_since = now if not self._attempts else self._failing_since
         self._attempts += 1
         failing_ms = (now - self._failing_since) * 1000

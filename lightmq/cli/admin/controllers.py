@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 from lightmq.cli.connections import ServerTarget, leading_controller
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, columns, print_done, print_json
+from remoting import clock
 from remoting.protocol.bodies.controller_body import ControllerList, ControllerState, decode_body
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -68,14 +69,14 @@ def add(node: Node, *, wait: Wait = 60.0, json_output: Json = False, target: Ser
     Start it with an empty data directory, its own controller.node_id, and controller.peers that name the others and it.
     """
     node_id = node.partition("@")[0]
-    _add(node, time.monotonic() + wait, target)
+    _add(node, clock.monotonic_s() + wait, target)
     print_done(f"{node_id} is a controller now: it has everything and votes", json_output, added=node_id)
 
 
 @controllers.command
 def remove(node_id: NodeId, *, wait: Wait = 60.0, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Remove a controller; one that leads hands over first. Stop it afterwards: its directory cannot be used again."""
-    _remove(node_id, time.monotonic() + wait, target)
+    _remove(node_id, clock.monotonic_s() + wait, target)
     print_done(f"{node_id} is no controller any more: stop it if it still runs", json_output, removed=node_id)
 
 
@@ -91,7 +92,7 @@ def replace(
     target: ServerTarget = HERE,
 ) -> None:
     """Put another controller in the place of one, or the same one with an empty directory after its disk was lost."""
-    until, new_id = time.monotonic() + wait, by.partition("@")[0] or node_id
+    until, new_id = clock.monotonic_s() + wait, by.partition("@")[0] or node_id
     known: dict[str, ControllerState] = {}
 
     def find() -> str:
@@ -149,7 +150,7 @@ def _until(act: Callable[[], str], until: float, what: str) -> None:
             left = str(failed)
         if not left:
             return
-        if time.monotonic() > until:
+        if clock.monotonic_s() > until:
             raise CommandFailed(f"{what}: {left}; run the same command again to go on")
         time.sleep(PAUSE_SECONDS)
 

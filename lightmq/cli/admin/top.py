@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,7 @@ from lightmq.cli.admin.groups import summed
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, columns, json_object, printable
 from lightmq.cli.times import Seconds, amount, moment, span
+from remoting import clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 
@@ -50,7 +50,7 @@ class Samples:
 
     def take(self) -> dict[str, Any]:
         """One sample, as `--json` prints it."""
-        now_s = time.monotonic()
+        now_s = clock.monotonic_s()
         answers: dict[str, dict[str, Any]] = {}
         rows = []
         for broker in self._brokers:

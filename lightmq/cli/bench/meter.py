@@ -8,9 +8,10 @@ repeated if it arrived again. Counting is for one thread; meters of several thre
 from __future__ import annotations
 
 import struct
-import time
 from collections import Counter
 from typing import Any
+
+from remoting import clock
 
 MARK = struct.Struct("<QQQ")
 """Number of the run, number of the message, ns of the monotonic clock."""
@@ -68,7 +69,7 @@ class LoadReceiver:
 
     def take(self, body: bytes) -> None:
         """Count a message; those of other runs are none of this one's."""
-        now_ns = time.monotonic_ns()
+        now_ns = clock.monotonic_ns()
         if len(body) < MARK.size:
             return
         run, number, sent_ns = MARK.unpack_from(body)
@@ -104,12 +105,12 @@ class LoadSender:
             self.refused[refusal] += 1
             return
         self.acknowledged += 1
-        self.latencies.add(time.monotonic_ns() - sent_ns)
+        self.latencies.add(clock.monotonic_ns() - sent_ns)
 
 
 def body(run: int, number: int, size_bytes: int) -> bytes:
     """A message, marked with this moment."""
-    return MARK.pack(run, number, time.monotonic_ns()).ljust(size_bytes, b"\0")
+    return MARK.pack(run, number, clock.monotonic_ns()).ljust(size_bytes, b"\0")
 
 
 def report(senders: list[LoadSender], receivers: list[LoadReceiver], seconds: float, size_bytes: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lightmq.cli.bench.meter import LoadReceiver, LoadSender, body
 from lightmq.cli.bench.plan import TURN_S, Drain, LoadPlan, announce, ended_by_ctrl_c
 from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget
 from lightmq.cli.outcome import CommandFailed
+from remoting import clock
 
 
 class LoadPublisher:
@@ -38,7 +39,7 @@ class LoadPublisher:
         if self.link.lost.is_set():
             raise CommandFailed(f"a publisher lost its connection: {self.link.why_lost}")
         self.counted.sent += 1
-        at_ns = time.monotonic_ns()
+        at_ns = clock.monotonic_ns()
         mid = self.link.client.publish(self._topic, payload, self._qos).mid  # not under the lock: paho holds its own
         with self._lock:
             if mid in self._early:
@@ -66,12 +67,12 @@ def measure(target: MqttTarget, plan: LoadPlan, qos: int) -> tuple[list[LoadSend
         ]
         with ended_by_ctrl_c() as ended:
             announce(plan)
-            begun_s = time.monotonic()
+            begun_s = clock.monotonic_s()
             _send(publishers, plan, begun_s, ended)
         answered = Drain(lambda: sum(each.counted.open for each in publishers))
         while not answered.over():
             time.sleep(TURN_S)
-        seconds = time.monotonic() - begun_s
+        seconds = clock.monotonic_s() - begun_s
         wanted = sum(each.counted.acknowledged for each in publishers) * plan.subscribers
         arrived = Drain(lambda: wanted - sum(each.received for each in receivers))
         while not arrived.over():
@@ -88,7 +89,7 @@ def _numbers(publishers: list[LoadPublisher], plan: LoadPlan, begun_s: float, en
     """Numbers of messages, each when it is due."""
     number, passed_s = 0, 0.0
     while passed_s < plan.seconds and not ended.is_set():
-        passed_s = time.monotonic() - begun_s
+        passed_s = clock.monotonic_s() - begun_s
         upto = plan.upto(passed_s, number, sum(each.counted.open for each in publishers))
         yield from range(number, upto)
         number = max(number, upto)

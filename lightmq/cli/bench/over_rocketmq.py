@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from threading import Event
 
 from lightmq.cli.bench.meter import LoadReceiver, LoadSender, body
 from lightmq.cli.bench.plan import TURN_S, Drain, LoadPlan, announce, ended_by_ctrl_c
 from lightmq.cli.connections import Broker, ServerTarget, brokers
+from remoting import clock
 from remoting.client.admin import topic_fields
 from remoting.client.batching import AsyncProducer, Message, ProducerSettings, Sent
 from remoting.client.connection import dial_as
@@ -67,10 +67,10 @@ async def _measure(
         ]
         with ended_by_ctrl_c() as ended:
             announce(plan)
-            begun_s = time.monotonic()
+            begun_s = clock.monotonic_s()
             await _send(producers, plan, begun_s, ended)
         await _drained(Drain(lambda: sum(each.counted.open for each in producers)))
-        seconds = time.monotonic() - begun_s
+        seconds = clock.monotonic_s() - begun_s
         wanted = sum(each.counted.acknowledged for each in producers) * plan.subscribers
         await _drained(Drain(lambda: wanted - sum(each.received for each in receivers)))
         for pull in pulls:
@@ -92,7 +92,7 @@ class LoadProducer:
 
     async def send(self, number: int) -> None:
         """Send one message. Raises LightMQError when it is not even accepted here."""
-        at_ns = time.monotonic_ns()
+        at_ns = clock.monotonic_ns()
         self.counted.sent += 1
         message = Message(topic=self._plan.topic, body=body(self._plan.run, number, self._plan.size_bytes))
         (await self._producer.send(message)).add_done_callback(lambda done: self._decided(at_ns, done))
@@ -105,7 +105,7 @@ class LoadProducer:
 async def _send(producers: list[LoadProducer], plan: LoadPlan, begun_s: float, ended: Event) -> None:
     number, passed_s = 0, 0.0
     while passed_s < plan.seconds and not ended.is_set():
-        passed_s = time.monotonic() - begun_s
+        passed_s = clock.monotonic_s() - begun_s
         upto = plan.upto(passed_s, number, sum(each.counted.open for each in producers))
         while number < upto:
             await producers[number % len(producers)].send(number)

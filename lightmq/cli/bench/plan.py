@@ -9,11 +9,12 @@ from __future__ import annotations
 import secrets
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
+
+from remoting import clock
 
 TURN_S = 0.002
 """Pause between two looks at what is due."""
@@ -74,7 +75,7 @@ class Drain:
 
     def over(self) -> bool:
         """Whether to wait no longer."""
-        left, now_s = self._left(), time.monotonic()
+        left, now_s = self._left(), clock.monotonic_s()
         if left <= 0:
             return True
         if left != self._before:

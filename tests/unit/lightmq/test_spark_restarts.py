@@ -111,8 +111,8 @@ def test_too_many_restarts_raise_the_last_error() -> None:
 
 
 def test_only_restarts_within_the_time_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(0, 100)
-    monkeypatch.setattr(spark_session.time, "monotonic", lambda: float(next(clock)))
+    moments = itertools.count(0, 100)
+    monkeypatch.setattr(spark_session.clock, "monotonic_s", lambda: float(next(moments)))
     run_forever(starter(*[StreamingQueryException(SLOW)] * 5, None), restarts_max=1, within_s=99, say=lambda text: None)
 
 

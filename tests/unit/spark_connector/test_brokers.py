@@ -118,7 +118,7 @@ def test_connections_keep_to_their_tls_and_an_untrusted_server_is_not_retried(
 
 def test_an_outage_ends_or_fails(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("remoting.clock.monotonic_s", lambda: now[0])
     outage = Outage(parse_read({"topic": "t", "brokerWait": "5s", "fetchRetryIntervalMs": "1"}))
     for now[0] in (0.0, 4.9):
         outage.pause_after(BrokerUnreachable("gone"))
