@@ -5,7 +5,7 @@
 
 Objects that are handed a `runtime.clock.Clock` use that; everything else reads here. A simulation or a test replaces a
 clock by assigning another function to its name. Invariant: nothing keeps one of these functions, by importing its name
-or otherwise, because it would not be replaced: callers look it up with each read, which
+or otherwise, because it would not be replaced (`tests/arch/test_clock.py`): callers look it up with each read, which
 costs as much as `time.monotonic_ns()` does. `monotonic_*` never goes back; `now_*` is wall time and may jump. It stands
 below all packages: remoting and the connector read clocks too, and import no `runtime`. Thread rule: any thread.
 """
