@@ -353,7 +353,11 @@ class Raft:
             # by the time that it reads the answer, which is therefore true of this log too.
             self._say(sender, AppendAnswer(self.hard.term, 0, matched=False, index=self.log.last_index + 1))
             return
-        assert self.leading is None, f"{sender} and {self.node_id} both lead term {message.term}"
+        if self.leader not in (None, sender):
+            raise Contradiction(
+                f"{self.leader} and {sender} both lead term {message.term}: some vote was given twice, as by a "
+                f"directory that was copied or put back"
+            )
         if self.leader != sender or self.role is not RaftRole.FOLLOWER:
             self._follow(now, message.term, sender)
         self._election.last_contact = now
