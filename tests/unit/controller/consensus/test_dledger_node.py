@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controller.consensus import dledger_node
 from controller.consensus.dledger_node import DledgerNode, Fate
 from controller.consensus.engine import VOTE_FILE
 from controller.consensus.journal import RaftSnapshot, Vote, load, save
@@ -76,6 +77,23 @@ def test_a_vote_is_on_disk_before_it_is_sent(world):
     node.settle()
     (answer, vote) = next(each for each in seen if isinstance(each[0], Voted))
     assert (vote.term, vote.voted_for) == (answer.term, "n9")
+
+
+def test_a_vote_that_cannot_be_written_is_not_sent(world, monkeypatch):
+    """The error goes through to the engine, which ends; nobody hears of the vote."""
+    node_id = follower(world)
+    node, sent = world.nodes[node_id], []
+    node._send = lambda _peer, message: sent.append(message)
+
+    def fail(_path, _content):
+        raise OSError("no space")
+
+    monkeypatch.setattr(dledger_node, "save", fail)
+    term, index = node.raft.log.place
+    node.take(world.now, "n9", VoteRequest(node.raft.hard.term + 1, index + 1, term, forced=True))
+    with pytest.raises(OSError, match="no space"):
+        node.settle()
+    assert not any(isinstance(each, Voted) for each in sent)
 
 
 def test_entries_are_on_disk_before_they_are_acknowledged(world):
