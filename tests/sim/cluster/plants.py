@@ -150,7 +150,6 @@ class ForgetsAtTheBeginning(PauseWatch):
 
 RARE: dict[str, int] = {
     "expand-without-epoch-start": 560,
-    "believes-former-leaders": 88823,
     "new-masters-never-doubt": 1433,
 }
 """Where the search for a bug begins that few seeds show."""
@@ -175,7 +174,6 @@ PLANTS: dict[str, Build] = {
     "counts-own-unflushed": Build(frozenset({"counts-own-unflushed"})),
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
-    "believes-former-leaders": Build(frozenset({"believes-former-leaders"})),
     "answers-after-a-pause": Build(pauses=AnswersAlways),
     "new-masters-never-doubt": Build(pauses=ForgetsAtTheBeginning),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
@@ -183,6 +181,7 @@ PLANTS: dict[str, Build] = {
 
 SELDOM: dict[str, Build] = {
     "unanswered-means-refused": Build(members=NoDoubt),
+    "believes-former-leaders": Build(frozenset({"believes-former-leaders"})),
     "follows-an-older-master": Build(frozenset({"follows-older", "stale-reads"}), follower=FollowsAnybody),
     "soft-truncation": Build(frozenset({"soft-truncation"})),
     "entries-above-the-end-kept": Build(frozenset({"entries-above-end"})),

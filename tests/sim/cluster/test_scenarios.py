@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from controller.replicas.group import AlterSyncStateSet
+from tests.sim.cluster.controllers import NOT_LEADER
 from tests.sim.cluster.plants import PLANTS, SELDOM
 from tests.sim.cluster.story import Story
-from tests.sim.cluster.world import Violation
+from tests.sim.cluster.world import Node, Violation
 
 
 def nothing_in_common(story: Story) -> None:
@@ -85,6 +88,36 @@ def unanswered_proposal(story: Story) -> None:
     taken = story.append(master, 3)
     story.run(2_500)
     assert not any(story.answers.get(ident) for ident in taken), "accepted without a broker that can be elected"
+    story.end()
+
+
+def answer_of_a_former_leader(story: Story) -> None:
+    """The controllers commit a joiner; all the master hears is a controller that does not lead any more."""
+    for ident in (1, 2):
+        story.broker(ident).start()
+    story.settle(1, 2)
+    master, joiner, controllers = story.master, story.broker(3), story.controllers
+    story.append(master, 3)
+    story.settle(1, 2)
+    request = controllers.request
+
+    def twice(node: Node, asks: Node, what: Any, answer: Callable[..., None], number: Any) -> None:
+        """A request arrives at the leader, and its duplicate at a former one, whose answer is the first."""
+        if asks is not master:
+            request(node, asks, what, answer, number)
+        elif isinstance(what, AlterSyncStateSet):
+            request(node, asks, what, lambda _code, _view: answer(NOT_LEADER, None), number)
+
+    controllers.request = twice
+    controllers.members = [joiner]
+    joiner.start()
+    story.until(lambda: set(controllers.view().in_sync) == {1, 2, 3})
+    story.cut([master], [joiner])
+    story.run(1_000)
+    taken = story.append(master, 3)
+    story.run(2_500)
+    assert not any(story.answers.get(ident) for ident in taken), "accepted without a broker that can be elected"
+    controllers.request, controllers.members = request, list(story.brokers)
     story.end()
 
 
@@ -318,6 +351,13 @@ def test_a_proposal_without_an_answer_counts_until_it_is_void():
         unanswered_proposal(Story((PLANTS | SELDOM)["unanswered-means-refused"], start=False))
 
 
+def test_what_a_former_leader_answers_is_no_refusal():
+    """The request may have reached the present leader as well."""
+    answer_of_a_former_leader(Story(start=False))
+    with pytest.raises((Violation, AssertionError), match=r"could be elected|can be elected"):
+        answer_of_a_former_leader(Story((PLANTS | SELDOM)["believes-former-leaders"], start=False))
+
+
 def test_a_doubt_does_not_last():
     """A broker that can never return must not hold up the others for ever."""
     doubt_ends(Story(start=False))
@@ -325,5 +365,5 @@ def test_a_doubt_does_not_last():
 
 def test_every_rare_bug_has_its_story():
     """What seeds rarely show is shown step by step."""
-    told = {name for name, _ in TOLD_WITH_A_BUG} | {"unanswered-means-refused"}
+    told = {name for name, _ in TOLD_WITH_A_BUG} | {"unanswered-means-refused", "believes-former-leaders"}
     assert set(SELDOM) <= told
