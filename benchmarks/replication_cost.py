@@ -89,9 +89,9 @@ async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> d
     members = SyncStateSet(range(1, 2 + replicas), 1)
     leader = Leader(
         1, 1, 0, members, Acknowledge(), LeaderSettings(silence_ms=60_000), cluster="c", group="g", confirm=0,
-        now_ms=server.now_ms(),
+        now_ms=server.streams.now_ms(),
     )  # fmt: skip
-    server.lead(leader, store)
+    server.streams.lead(leader, store)
     command = [sys.executable, "-m", "benchmarks.replication_cost", "--flush", options.flush, "--port", str(port)]
     children = [
         await asyncio.create_subprocess_exec(

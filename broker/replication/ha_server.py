@@ -1,15 +1,8 @@
-"""The port for replicas: while this broker leads, each of them gets the log from where its own ends.
+"""The port for replicas: sockets whose bytes go to and come from `replica_streams`, where everything is decided.
 
-    connection --Hello--> Leader.hello --Welcome--> Ready --> parts of the log as they are written, Ack back
-                                            |-- Refusal: not the master, another group, no proof, expired
-
-It listens in every role and refuses while it does not lead, so that a replica asks elsewhere at once. Bytes are sent
-before they are flushed here: the disks work at the same time, and nothing is confirmed before enough acknowledged it.
-Replicas that lack the same part of the log get the same one, its checksum taken once (`Pieces`). `ReplicaConnection` is
-the master's end of one replica's socket.
-Invariant: what a store may confirm follows `Leader.limit` and nothing else while it leads; no connection outlives the
-leadership it was made in; a piece is kept only until all that asked for it are served, because it keeps its log file
-mapped. Loop rule: all on the loop's thread.
+It listens in every role. `ReplicaConnection` is the master's end of one replica's socket, with TLS or without
+(`tls_detection`). Invariant: the streams are told of the end of each connection once; nothing is decided here but who
+runs on this machine. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,36 +10,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
-from broker.replication.epochs import Epochs, Extent
-from broker.replication.frames import (
-    FROM_REPLICA,
-    NO_PROOF_GIVEN,
-    NONCE_BYTES,
-    NOT_MASTER,
-    Ack,
-    Decoder,
-    Frame,
-    Greeting,
-    Hello,
-    Ready,
-    Refusal,
-    Transfer,
-    Welcome,
-    encode_greeting,
-    encode_refusal,
-    encode_transfer_head,
-    encode_welcome,
-    prove,
-    proved,
-)
-from broker.replication.leader import Leader, expired
+from broker.replication.frames import NONCE_BYTES
+from broker.replication.host import StreamHost
+from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
 from broker.replication.tls_detection import TlsAcceptor
-from broker.store.append.replica_writer import RawPart
-from broker.store.log_store import LogStore
-from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
 from remoting.transport.certificates import ServerTls
 from remoting.transport.turn import soon, turn_of
@@ -56,224 +25,67 @@ from runtime.clock import Clock
 class ReplicaConnection(asyncio.Protocol):
     """One socket of a replica."""
 
-    def __init__(self, server: HaServer) -> None:
-        self.number = server.next_number()
-        self.address = ""
-        self.broker = 0
-        self.access_key = ""
-        self.since_ms = server.now_ms()
-        self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self.secret: str | None = None
-        self.is_replica = False
-        """Whether it has been welcomed."""
-        self.has_room = True
-        self._server = server
-        self._decoder = Decoder(FROM_REPLICA)
+    def __init__(self, streams: ReplicaStreams) -> None:
+        self._streams = streams
+        self._stream: ReplicaStream | None = None
         self._transport: asyncio.Transport | None = None
-        self._reason = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the first word."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=0)  # at once, and what the socket does not take is the last
         name = transport.get_extra_info("peername")
-        self.address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
-        if not self._server.has_room():
-            self._server.refused += 1
-            self.abort("too many connections")
-            return
-        self._server.connections.add(self)
-        self.send(encode_greeting(Greeting(self.nonce)))
+        address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
+        self._stream = self._streams.opened(self, address, is_near=is_loopback(address))
 
     def data_received(self, data: bytes) -> None:
-        """Frames of the replica; one that breaks the rules ends its connection."""
+        """Bytes of the replica; what they cause at the end of the turn is done at once."""
+        if self._stream is None:
+            return
         turn = turn_of(asyncio.get_running_loop())
         turn.begin()
-        has_acknowledged = False
         try:
-            for frame in self._decoder.feed(data):
-                if isinstance(frame, Ack):
-                    self._server.acknowledged(self, frame)
-                    has_acknowledged = True
-                else:
-                    self._received(frame)
-            if has_acknowledged:
-                self._server.advance(self)
-        except RemoteViolation as violation:
-            self.abort(violation.reason)
+            self._stream.received(data)
         finally:
             turn.run()
 
-    def _received(self, frame: Frame) -> None:
-        if isinstance(frame, Hello):
-            self._hello(frame)
-        elif isinstance(frame, Ready):
-            refusal = self._server.ready(self, frame)
-            if refusal is not None:
-                self.refuse(refusal)
-
-    def _hello(self, hello: Hello) -> None:
-        if self.is_replica:
-            raise RemoteViolation("a second hello")
-        self.broker, self.access_key = hello.broker, hello.access_key
-        answer = self._server.greet(self, hello)
-        if isinstance(answer, Refusal):
-            self.refuse(answer)
-            return
-        self.is_replica = True
-        self.send(encode_welcome(answer, lambda content: prove(self.secret, hello.nonce, content)))
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Say why there is no stream, and close."""
-        self._server.refused += 1
-        if refusal.reason == NO_PROOF_GIVEN:
-            self._server.admission.refused(self, refusal.remark, self._server.now_ms())
-        self._reason = refusal.remark
-        self.send(encode_refusal(refusal))
-        if self._transport is not None:
-            self._transport.close()
-
     def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
-        """Queue bytes; those of the log are not copied, a file that is dropped meanwhile stays mapped until then."""
+        """Hand bytes to the socket, whose last ones they may be: nothing happens when it is closing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines((head, data)) if len(data) else self._transport.write(head)
 
-    def abort(self, reason: str) -> None:
-        """Drop the connection without flushing; the first reason given is logged."""
-        self._reason = self._reason or reason
+    def close(self) -> None:
+        """Close when what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close without flushing."""
         if self._transport is not None:
             self._transport.abort()
 
     def pause_writing(self) -> None:
         """Stop sending: the socket's buffer is full."""
-        self.has_room = False
+        if self._stream is not None:
+            self._stream.has_room = False
 
     def resume_writing(self) -> None:
-        """The socket takes bytes again: send what has gathered."""
-        self.has_room = True
-        self._server.refill(self, has_paused=True)  # a pause may have ended meanwhile
+        """The socket takes bytes again."""
+        if self._stream is not None:
+            self._stream.resume()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take the replica out of the leader's table and log why it went."""
+        """The socket has ended, from here or from there: its stream hears of it once."""
         self._transport = None
-        self._server.connection_ended(self, self._reason or str(error or "closed by the replica"))
-
-
-class Piece:
-    """One of them: the head of its frame, and the bytes of the log, which are those of the mapped file."""
-
-    __slots__ = ("data", "head")
-
-    def __init__(self, part: RawPart, epoch_start: int, confirm: int) -> None:
-        self.data = part.data
-        self.head = encode_transfer_head(
-            Transfer(part.epoch, epoch_start, part.position, confirm, part.segment_base, part.segment_size, part.data)
-        )
-
-
-class Pieces:
-    """Remembers the last one."""
-
-    def __init__(self) -> None:
-        self._asked = (-1, 0, 0, 0)
-        self._last: Piece | None = None
-
-    def at(self, store: LogStore, epochs: Epochs, position: int, bytes_max: int) -> Piece | None:
-        """Return what stands at `position`, None at the end. Raises LocalMisuse when it has expired."""
-        confirm = store.confirm_position
-        asked = (position, bytes_max, store.end_position, confirm)
-        if self._last is None or asked != self._asked:
-            part = store.replica.raw(position, bytes_max)
-            if part is None:
-                return None
-            _, start = epochs.at(position) or (part.epoch, position)
-            self._asked, self._last = asked, Piece(part, start, confirm)
-        return self._last
-
-    def forget(self) -> None:
-        """Drop the piece that is kept in memory."""
-        self._last = None
+        if self._stream is not None:
+            self._stream.ended(str(error or "closed by the replica"))
 
 
 TICK_S = 0.1  # how often silence is counted
-PAUSE_S = 0.001
-"""How long little data waits for more of it under load: a transfer costs the master two calls of the system."""
-CONNECTIONS_MAX = 64
-"""Connections, including those without a HELLO yet; one more ends the oldest of these."""
-REFUSALS_LOGGED_MS = 10_000
-"""Refusals for lack of a proof are logged at most so often."""
-HELLO_MS_MAX = 3_000
-"""A connection without a HELLO for so long is closed."""
-
-
-class ReplicaAdmission:
-    """Who may have the log: replicas that prove an access key with the role for it, or that are on this machine."""
-
-    def __init__(
-        self, log: Any, keys: Mapping[str, str], permitted: Callable[[str], bool], *, open_to_all: bool
-    ) -> None:
-        """`keys`: access key -> secret; `permitted`: whether a proved key, or none, may have this log."""
-        self.unproven = 0
-        """Those that proved no access key, or one without the role."""
-        self._log = log
-        self._keys = dict(keys)
-        self._permitted = permitted
-        self._open_to_all = open_to_all
-        self._logged: tuple[int, int] | None = None
-        """When a refusal was logged last, and how many there were then."""
-
-    def judge(self, connection: ReplicaConnection, hello: Hello, epoch: int) -> Refusal | None:
-        """Why a replica may not have the log, None when it may; its connection then has the secret it has proved."""
-        secret = self._keys.get(hello.access_key or "")
-        trusted = not hello.access_key and (self._open_to_all or is_loopback(connection.address))
-        if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
-            return Refusal(NO_PROOF_GIVEN, epoch, "replicas from elsewhere prove that they know an access key")
-        if not self._permitted(hello.access_key):
-            who = f"access key {hello.access_key!r}" if hello.access_key else "a peer without an access key"
-            return Refusal(NO_PROOF_GIVEN, epoch, f"{who} has no role for this log")
-        connection.secret = secret
-        return None
-
-    def refused(self, connection: ReplicaConnection, reason: str, now_ms: int) -> None:
-        """Count refusals for lack of the right, and log some of them: such replicas retry."""
-        self.unproven += 1
-        if self._logged is None or now_ms - self._logged[0] >= REFUSALS_LOGGED_MS:
-            times = self.unproven - (self._logged[1] if self._logged is not None else 0)
-            self._logged = now_ms, self.unproven
-            self._log.warning(
-                "replica_refused", address=connection.address, key=connection.access_key, broker=connection.broker,
-                reason=reason, times=times,
-            )  # fmt: skip
-
-
-@dataclass(slots=True)
-class Leadership:
-    """What is served while this broker leads: one leader's rules over one store."""
-
-    leader: Leader
-    store: LogStore
-    epochs: Epochs
-    """A master's list changes only where retention forgets its beginning, and nothing is searched there."""
-    limit: int | None
-    """What the store may confirm, as it was given last."""
-    is_pausing: bool = False
-    """Whether the end of a pause is to come."""
-
-    def extent(self) -> Extent:
-        """The log as it is now."""
-        store = self.store
-        return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
-
-    def confirm(self) -> None:
-        """Let the store confirm what the rule of the group allows now."""
-        limit = self.leader.limit(self.store.positions.kept)
-        if limit != self.limit:
-            self.limit = limit
-            self.store.positions.limit_confirm(limit)
 
 
 class HaServer:
-    """All connections of replicas to this broker."""
+    """The listening port."""
 
     def __init__(
         self,
@@ -286,26 +98,22 @@ class HaServer:
         tls: ServerTls | None = None,
         permitted: Callable[[str], bool] = lambda _key: True,
     ) -> None:
-        """`keys`: access key -> secret of replicas from other machines; `permitted`: whether a proved key, or none, may
-        have this log. `superseded` is called with a replica's epoch that is newer than ours."""
-        self.acceptor = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._tls_refused)
+        """The arguments are those of `ReplicaStreams`."""
+        host = StreamHost(
+            now_ms=lambda: clock.monotonic_ns() // 1_000_000,
+            later=lambda seconds, callback: asyncio.get_running_loop().call_later(seconds, callback),
+            soon=soon,
+            nonce=lambda: secrets.token_bytes(NONCE_BYTES),
+            log=log,
+        )
+        self.streams = ReplicaStreams(
+            host, keys=keys, open_to_all=open_to_all, superseded=superseded, permitted=permitted
+        )
+        self.acceptor = TlsAcceptor(tls, lambda: ReplicaConnection(self.streams), self._tls_refused)
         self.port = 0
-        self.connections: set[ReplicaConnection] = set()
-        self.sent_bytes = 0
-        self.on_acknowledged: Callable[[float], object] = float
-        """Called with the seconds from sending the end of the log to a replica until it has acknowledged it."""
-        self.refused = 0
-        """Connections that got a refusal, or were closed before their HELLO."""
-        self.admission = ReplicaAdmission(log, keys, permitted, open_to_all=open_to_all)
-        self._clock = clock
         self._log = log
-        self._superseded = superseded
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
-        self._lead: Leadership | None = None
-        self._numbers = 0
-        self._pump_due = False
-        self._pieces = Pieces()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port. Raises OSError when it is taken."""
@@ -321,7 +129,7 @@ class HaServer:
 
     async def stop(self) -> None:
         """Close the port and every connection."""
-        self.step_down("the broker stops")
+        self.streams.step_down("the broker stops")
         self.acceptor.close()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -330,182 +138,12 @@ class HaServer:
             self._server.close()
             self._server = None
 
-    def lead(self, leader: Leader, store: LogStore) -> None:
-        """Serve replicas from this store from now on."""
-        self.step_down("a new epoch begins")
-        limit = leader.limit(store.positions.kept)
-        self._lead = lead = Leadership(leader, store, Epochs(store.replica.epochs), limit)
-
-        def written(_end: int) -> None:
-            if self._lead is lead:
-                self._pump_soon()
-
-        def kept(_end: int) -> None:
-            if self._lead is lead:
-                lead.confirm()
-
-        store.positions.on_written(written)
-        store.positions.on_kept(kept)
-        store.positions.limit_confirm(limit)
-
-    def step_down(self, reason: str) -> None:
-        """Stop serving: connections end, their state is dropped."""
-        self._lead = None
-        for connection in list(self.connections):
-            connection.abort(reason)
-
-    def now_ms(self) -> int:
-        """Milliseconds of the clock that never jumps."""
-        return self._clock.monotonic_ns() // 1_000_000
-
-    # -- what connections ask ------------------------------------------------------------------------------------------
-
-    def has_room(self) -> bool:
-        """Whether one more connection is accepted; of too many the oldest without a HELLO is closed."""
-        strangers = [each for each in self.connections if not each.is_replica]
-        if len(self.connections) >= CONNECTIONS_MAX and strangers:
-            oldest = min(strangers, key=lambda each: each.number)
-            self.refused += 1
-            self.connections.discard(oldest)
-            oldest.abort("too many connections")
-        return len(self.connections) < CONNECTIONS_MAX
-
-    def next_number(self) -> int:
-        """A number for a new connection."""
-        self._numbers += 1
-        return self._numbers
-
-    def greet(self, connection: ReplicaConnection, hello: Hello) -> Welcome | Refusal:
-        """Who may have the log."""
-        lead = self._lead
-        if lead is None:
-            return Refusal(NOT_MASTER, 0, "this broker is not the master")
-        leader = lead.leader
-        refusal = self.admission.judge(connection, hello, leader.epoch)
-        if refusal is not None:
-            return refusal
-        answer = leader.hello(connection.number, hello, lead.extent(), self.now_ms())
-        if leader.superseded:
-            self._superseded(leader.superseded)
-        self.close_strangers("a newer connection of the same broker")
-        if not isinstance(answer, Refusal):
-            self._log.info("replica_came", address=connection.address, broker=hello.broker, end=hello.end)
-        return answer
-
-    def close_strangers(self, reason: str) -> None:
-        """End the connections of replicas that the leader does not count any more; they may come again."""
-        lead = self._lead
-        for other in [each for each in self.connections if each.is_replica]:
-            if lead is not None and not lead.leader.knows(other.number):
-                other.abort(reason)
-
-    def ready(self, connection: ReplicaConnection, ready: Ready) -> Refusal | None:
-        """The replica has cut its log."""
-        lead = self._known()
-        refusal = lead.leader.ready(connection.number, ready, lead.extent(), self.now_ms())
-        if refusal is None:
-            self.refill(connection)
-        return refusal
-
-    def acknowledged(self, connection: ReplicaConnection, ack: Ack) -> None:
-        """The replica's disk has more; `advance` follows."""
-        waited_ms = self._known().leader.acknowledged(connection.number, ack, self.now_ms())
-        if waited_ms is not None:
-            self.on_acknowledged(waited_ms / 1_000)
-
-    def refill(self, connection: ReplicaConnection, *, has_paused: bool = False) -> None:
-        """Send what the replica lacks, as much as it may get now."""
-        self._pump(connection, has_paused=has_paused)
-        self._pieces.forget()
-
-    def advance(self, connection: ReplicaConnection) -> None:
-        """Confirm what its acknowledgements allow, send what waited for them."""
-        self.confirm()
-        self.refill(connection)
-
-    def connection_ended(self, connection: ReplicaConnection, reason: str) -> None:
-        """The connection has ended; whose replica it was is logged with the reason."""
-        self.connections.discard(connection)
-        if self._lead is not None:
-            self._lead.leader.disconnected(connection.number, self.now_ms())
-        if connection.is_replica:
-            self._log.info("replica_gone", address=connection.address, broker=connection.broker, reason=reason)
-
-    def _known(self) -> Leadership:
-        if self._lead is None:
-            raise RemoteViolation("this broker is not the master any more")
-        return self._lead
-
-    # -- the stream ----------------------------------------------------------------------------------------------------
-
-    def confirm(self) -> None:
-        """Let the store confirm what the rule of the group allows now."""
-        if self._lead is not None:
-            self._lead.confirm()
-
-    def _pump(self, connection: ReplicaConnection, *, has_paused: bool = False) -> None:
-        lead = self._lead
-        while lead is not None and connection.has_room:
-            leader, store = lead.leader, lead.store
-            demand = leader.demand(connection.number, store.end_position, has_paused=has_paused)
-            has_paused = False
-            if demand is None:
-                return
-            try:
-                piece = self._pieces.at(store, lead.epochs, *demand)
-            except LocalMisuse:
-                connection.refuse(expired(leader.epoch, lead.extent()))
-                return
-            if piece is None:
-                return
-            size = len(piece.data)
-            connection.send(piece.head, piece.data)
-            self.sent_bytes += size
-            if leader.sent(connection.number, size, store.end_position, self.now_ms()) and not lead.is_pausing:
-                lead.is_pausing = True
-                asyncio.get_running_loop().call_later(PAUSE_S, self._paused, lead)
-
-    def _paused(self, lead: Leadership) -> None:
-        lead.is_pausing = False
-        if lead is self._lead:
-            self._pump_all(has_paused=True)
-
-    def _pump_soon(self) -> None:
-        if not self._pump_due and self.connections:
-            self._pump_due = True
-            soon(self._pump_all)
-
-    def _pump_all(self, *, has_paused: bool = False) -> None:
-        self._pump_due = False
-        for connection in list(self.connections):
-            if connection.is_replica:
-                self._pump(connection, has_paused=has_paused)
-        self._pieces.forget()
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            now_ms = self.now_ms()
-            self.acceptor.refresh(now_ms)
-            for each in [each for each in self.connections if not each.is_replica]:
-                if now_ms - each.since_ms >= HELLO_MS_MAX:
-                    self.refused += 1
-                    each.abort("it did not say who it is")
-            if self._lead is not None:
-                self._beat(self._lead.leader, self._lead.store, now_ms)
-
-    def _beat(self, leader: Leader, store: LogStore, now_ms: int) -> None:
-        by_number = {each.number: each for each in self.connections}
-        end = store.end_position
-        for number in leader.heartbeats_due(now_ms):
-            if number in by_number:
-                beat = Transfer(leader.epoch, leader.epoch_start, end, store.confirm_position, end, 0, b"")
-                by_number[number].send(encode_transfer_head(beat))
-                leader.sent(number, 0, end, now_ms)
-        for number in leader.silent(now_ms):
-            if number in by_number:
-                by_number[number].abort("it was silent for too long")
+            self.acceptor.refresh(self.streams.now_ms())
+            self.streams.tick()
 
     def _tls_refused(self, address: str, reason: str) -> None:
-        self.refused += 1
+        self.streams.refused += 1
         self._log.warning("replica_sent_away", address=address, reason=reason)

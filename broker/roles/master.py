@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.replication.ha_server import HaServer
 from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet
+from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
 from remoting.protocol.errors import LightMQError, Refused
@@ -105,7 +105,7 @@ class MasterOfGroup:
         broker_id: int,
         view: KnownGroup,
         store: LogStore,
-        server: HaServer,
+        streams: ReplicaStreams,
         alter: Alter,
         log: Any,
         *,
@@ -122,7 +122,7 @@ class MasterOfGroup:
         settings = config.replication
         self.view = view
         self.set_changes = 0
-        self._server, self._store, self._alter, self._log = server, store, alter, log
+        self._streams, self._store, self._alter, self._log = streams, store, alter, log
         self._interval_s = settings.check_interval_ms / 1_000
         self._tasks: list[asyncio.Task[None]] = []
         self._has_resigned = False
@@ -145,16 +145,16 @@ class MasterOfGroup:
             cluster=config.cluster_name,
             group=config.broker_name,
             confirm=store.confirm_position,
-            now_ms=server.now_ms(),
+            now_ms=streams.now_ms(),
         )
         self.admission = AppendAdmission(
-            self.leader, store, server.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
+            self.leader, store, streams.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
         )
         self.pauses, self._doubtful = pauses, doubtful
 
     def start(self) -> None:
         """Serve replicas and maintain the set."""
-        self._server.lead(self.leader, self._store)
+        self._streams.lead(self.leader, self._store)
         self.pauses.lead(self.leader, self._in_doubt)
         self._durability.start()
         loop = asyncio.get_running_loop()
@@ -163,7 +163,7 @@ class MasterOfGroup:
     async def stop(self) -> None:
         """Confirm nothing more."""
         self.pauses.lead(None)
-        self._server.step_down("this broker is not the master any more")
+        self._streams.step_down("this broker is not the master any more")
         await self._durability.stop()
         for task in self._tasks:
             task.cancel()
@@ -171,19 +171,19 @@ class MasterOfGroup:
 
     def learn(self, view: KnownGroup) -> None:
         """The controllers have committed a set."""
-        now_ms = self._server.now_ms()
+        now_ms = self._streams.now_ms()
         if view.epoch == self.view.epoch and self.leader.learn(view.members, view.set_epoch, now_ms):
             self.set_changes += 1
             self._durability.group_changed()
             self._log.info("sync_state_set", members=sorted(view.members), set_epoch=view.set_epoch)
-            self._server.close_strangers("replicas out of sync report their state again")
-            self._server.confirm()
+            self._streams.close_strangers("replicas out of sync report their state again")
+            self._streams.confirm()
 
     def _in_doubt(self) -> None:
         """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
         self._doubtful()
-        for connection in list(self._server.connections):
-            connection.abort("the master stood still")
+        for stream in list(self._streams.open):
+            stream.abort("the master stood still")
 
     async def _tick(self) -> None:
         tick_s = self.pauses.limit_ms / 1_000 / TICKS
@@ -202,10 +202,10 @@ class MasterOfGroup:
         pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:
             await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)
-            proposal = self.leader.check(self._store.positions.kept, self._server.now_ms())
+            proposal = self.leader.check(self._store.positions.kept, self._streams.now_ms())
             if proposal is not None:
                 await self._propose(proposal)
-            self._server.confirm()
+            self._streams.confirm()
             self._check_damage()
 
     def _check_damage(self) -> None:

@@ -281,7 +281,7 @@ class GroupMember:
             self.client.move(view.ha_address, view.epoch)
 
     async def _to_master(self, view: KnownGroup) -> None:
-        began_ms, former = self.replicas.now_ms(), self._former
+        began_ms, former = self.replicas.streams.now_ms(), self._former
         self._follow_users(follow=False)
         self._refuse("", view.epoch)
         await self._leave_role(good_bye=False)
@@ -292,8 +292,8 @@ class GroupMember:
             view = latest  # a set was committed while the log opened; it is not reported again
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
-            self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
-            damaged=self.manager.lost_something, group_size=self.manager.group_size,
+            self.config, self.manager.steps.broker_id, view, store, self.replicas.streams, self.manager.alter,
+            self._log, damaged=self.manager.lost_something, group_size=self.manager.group_size,
             pauses=self.manager.pauses, doubtful=self.gate.doubt,
         )  # fmt: skip
         self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)
@@ -304,7 +304,7 @@ class GroupMember:
         self.master.start()
         self.gate.serve(serving.handlers, view.epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
         serving.announce(self.clients.host, self.clients.port, self.config.controllers)
-        self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.now_ms() - began_ms)
+        self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.streams.now_ms() - began_ms)
 
     async def _to_replica(self, address: str, epoch: int) -> None:
         self._refuse(address, epoch)

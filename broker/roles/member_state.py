@@ -106,7 +106,7 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
         "How long the replica that is furthest behind has been behind",
         function=lambda: lag_ms(member) / 1_000,
     )
-    member.replicas.on_acknowledged = registry.histogram(
+    member.replicas.streams.on_acknowledged = registry.histogram(
         "rocketmq_replication_acknowledge_seconds",
         "From sending the end of the log to a replica until it acknowledged it; one end at a time and replica",
     ).observe
@@ -133,12 +133,14 @@ def _declare_group(registry: Registry, member: MemberView) -> None:
         function=lambda: 0 if member.master is None else member.master.admission.refused_full,
     )
     counter(
-        "rocketmq_replica_sent_bytes_total", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes
+        "rocketmq_replica_sent_bytes_total",
+        "Log bytes sent to replicas",
+        function=lambda: member.replicas.streams.sent_bytes,
     )
     counter(
         "rocketmq_replica_unproven_refusals_total",
         "Connections at the replication port refused because they proved no access key, or one without the role",
-        function=lambda: member.replicas.admission.unproven,
+        function=lambda: member.replicas.streams.admission.unproven,
     )
     counter(
         "rocketmq_replica_cut_bytes_total",
@@ -169,7 +171,7 @@ def lag_ms(member: MemberView) -> int:
     store, master = member.store, member.master
     if store is None or master is None:
         return 0
-    leader, now_ms = master.leader, member.replicas.now_ms()
+    leader, now_ms = master.leader, member.replicas.streams.now_ms()
     return max((each.lag_ms(store.end_position, now_ms) for each in leader.replicas()), default=0)
 
 
@@ -196,7 +198,7 @@ def unready_reason(member: MemberView) -> str:
 def _role_reason(member: MemberView) -> str:
     steps, master, client = member.manager.steps, member.master, member.client
     if member.gate.serving and master is not None:
-        return "" if master.leader.accepts(member.replicas.now_ms()) else master.admission.short_reason()
+        return "" if master.leader.accepts(member.replicas.streams.now_ms()) else master.admission.short_reason()
     if client is not None:
         return "" if client.connected else f"the master's log at {client.address} is not followed"
     if steps.stage is RolePhase.RUNNING:
@@ -227,7 +229,7 @@ def picture(member: MemberView) -> dict[str, Any]:
     if client is not None:
         found |= {"follows": client.address, "connected": client.connected, "behind_bytes": lag_bytes(member)}
     if master is not None and store is not None:
-        leader, end, now_ms = master.leader, store.end_position, member.replicas.now_ms()
+        leader, end, now_ms = master.leader, store.end_position, member.replicas.streams.now_ms()
         found |= {
             "in_sync": sorted(leader.members.committed),
             "required": sorted(leader.members.effective),

@@ -124,9 +124,9 @@ class Master:
         """Become the master of the epoch."""
         self.leader = Leader(
             1, self.epoch, self.store.replica.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(), LeaderSettings(),
-            cluster="c", group="g", confirm=self.store.confirm_position, now_ms=self.server.now_ms(),
+            cluster="c", group="g", confirm=self.store.confirm_position, now_ms=self.server.streams.now_ms(),
         )  # fmt: skip
-        self.server.lead(self.leader, self.store)
+        self.server.streams.lead(self.leader, self.store)
 
     @property
     def address(self) -> str:

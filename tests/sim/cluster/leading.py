@@ -22,8 +22,8 @@ from broker.replication.frames import (
     encode_transfer_head,
     encode_welcome,
 )
-from broker.replication.ha_server import PAUSE_S
 from broker.replication.leader import Leader, expired
+from broker.replication.replica_streams import PAUSE_S
 from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.network import Side, Stream
 

@@ -57,12 +57,12 @@ class Master:
         self.leader = Leader(
             1, epoch, self.store.replica.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(in_sync_min=len(members)),
             LeaderSettings(**({"heartbeat_ms": 50} | settings)), cluster="C", group="g",
-            confirm=self.store.confirm_position, now_ms=self.server.now_ms(),
+            confirm=self.store.confirm_position, now_ms=self.server.streams.now_ms(),
         )  # fmt: skip
 
     async def start(self, port: int = 0) -> str:
         await self.server.start("127.0.0.1", port)
-        self.server.lead(self.leader, self.store)
+        self.server.streams.lead(self.leader, self.store)
         return f"127.0.0.1:{self.server.port}"
 
     async def stop(self) -> None:

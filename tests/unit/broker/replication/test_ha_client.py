@@ -109,7 +109,7 @@ async def test_a_wrong_secret_gets_nothing(tmp_path: Path) -> None:
     master = await Master(tmp_path / "master", 3, keys={"key": "secret"}).start()
     append(master.store, 5)
     replica = Replica(tmp_path / "replica", master, access_key="key", secret="wrong")
-    await until(lambda: master.server.refused > 1)
+    await until(lambda: master.server.streams.refused > 1)
     assert replica.store.end_position == 0
     await replica.stop()
     replica = Replica(tmp_path / "replica", master, access_key="key", secret="secret")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker.replication import frames, ha_server
+from broker.replication import frames, replica_streams
 from broker.replication.epochs import Epochs
 from broker.replication.frames import FROM_MASTER, Decoder, Refusal, Transfer, Welcome, prove
-from broker.replication.ha_server import Piece, Pieces
+from broker.replication.replica_streams import Piece, Pieces
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.replicas import log_bytes
@@ -32,7 +32,7 @@ async def test_messages_are_confirmed_when_every_member_has_them(tmp_path: Path)
     await until(lambda: master.store.confirm_position == end)
     assert log_bytes(master.directory) == log_bytes(tmp_path / "replica")
     assert replica.store.replica.epochs == master.store.replica.epochs
-    assert master.server.sent_bytes >= end
+    assert master.server.streams.sent_bytes >= end
     await replica.stop()
     await master.stop()
 
@@ -50,13 +50,13 @@ async def test_heartbeats_carry_the_confirm_position(tmp_path: Path) -> None:
 async def test_a_broker_that_does_not_lead_says_so(tmp_path: Path) -> None:
     """The port is open in every role."""
     master = await Master(tmp_path / "master", 3).start()
-    master.server.step_down("somebody else leads")
+    master.server.streams.step_down("somebody else leads")
     caller = await Caller.dial(master)
     answer = await caller.hello()
     assert isinstance(answer, Refusal)
     assert answer.reason == frames.NOT_MASTER
     assert await caller.read() is None
-    assert master.server.refused == 1
+    assert master.server.streams.refused == 1
     await master.stop()
 
 
@@ -65,9 +65,9 @@ async def test_stepping_down_ends_the_streams(tmp_path: Path) -> None:
     master = await Master(tmp_path / "master", 3).start()
     caller = await Caller.dial(master)
     assert isinstance(await caller.hello(), Welcome)
-    master.server.step_down("over")
+    master.server.streams.step_down("over")
     assert await caller.read() is None
-    await until(lambda: not master.server.connections)
+    await until(lambda: not master.server.streams.open)
     await master.stop()
 
 
@@ -170,9 +170,9 @@ async def test_a_connection_without_hello_is_closed(tmp_path: Path) -> None:
     master = await Master(tmp_path / "master", 3, clock=clock).start()
     caller = await Caller.dial(master)
     await caller.read()
-    clock.advance_ms(ha_server.HELLO_MS_MAX)
+    clock.advance_ms(replica_streams.HELLO_MS_MAX)
     assert await caller.read() is None
-    assert master.server.refused == 1
+    assert master.server.streams.refused == 1
     await master.stop()
 
 
@@ -187,11 +187,11 @@ async def test_the_deadline_of_a_hello_in_pieces_is_not_extended(tmp_path: Path)
         frames.Hello(broker=2, epoch=0, begin=0, end=0, nonce=b"n" * 16, cluster="c", group="g"), lambda _: bytes(32)
     )
     for byte in hello[:-1]:
-        clock.advance_ms(ha_server.HELLO_MS_MAX // 20)
+        clock.advance_ms(replica_streams.HELLO_MS_MAX // 20)
         caller.writer.write(bytes([byte]))
         await asyncio.sleep(0.001)
     assert await caller.read() is None
-    await until(lambda: master.server.refused == 1)
+    await until(lambda: master.server.streams.refused == 1)
     await master.stop()
 
 
@@ -203,7 +203,7 @@ async def test_a_large_frame_before_the_hello_is_not_buffered(tmp_path: Path, ki
     await caller.read()
     caller.writer.write(frames.HEAD.pack(frames.MAGIC, kind, 0, 0, 65_536, 0) + bytes(1_024))
     assert await caller.read() is None
-    await until(lambda: not master.server.connections)
+    await until(lambda: not master.server.streams.open)
     await master.stop()
 
 
@@ -231,7 +231,7 @@ async def test_a_key_of_another_role_gets_no_log(
                 assert isinstance(answer, Refusal)
                 assert (answer.reason, "no role" in answer.remark) == (frames.NO_PROOF_GIVEN, True)
         assert asked == [access_key] * 3
-        assert master.server.admission.unproven == (0 if permitted else 3)
+        assert master.server.streams.admission.unproven == (0 if permitted else 3)
         await master.stop()
     refused = [entry for entry in logged if entry["event"] == "replica_refused"]
     assert [entry["key"] for entry in refused] == ([] if permitted else [access_key])
@@ -241,7 +241,7 @@ async def test_of_too_many_connections_the_oldest_unknown_one_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replicas stay, and one more of them is accepted however many unknown connections there are."""
-    monkeypatch.setattr(ha_server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(replica_streams, "CONNECTIONS_MAX", 3)
     master = await Master(tmp_path / "master", 3).start(members=(1, 2, 3))
     replica = await Caller.dial(master)
     assert isinstance(await replica.hello(), Welcome)
@@ -251,18 +251,18 @@ async def test_of_too_many_connections_the_oldest_unknown_one_is_closed(
     second = await Caller.dial(master)
     assert isinstance(await second.hello(broker=3), Welcome)
     assert await strangers[0].read() is None
-    assert (len(master.server.connections), master.server.refused) == (3, 1)
+    assert (len(master.server.streams.open), master.server.streams.refused) == (3, 1)
     await master.stop()
 
 
 async def test_replicas_alone_may_be_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the newcomer is closed without an answer."""
-    monkeypatch.setattr(ha_server, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(replica_streams, "CONNECTIONS_MAX", 1)
     master = await Master(tmp_path / "master", 3).start()
     first = await Caller.dial(master)
     assert isinstance(await first.hello(), Welcome)
     assert await (await Caller.dial(master)).read() is None
-    assert len(master.server.connections) == 1
+    assert len(master.server.streams.open) == 1
     await master.stop()
 
 

@@ -29,9 +29,9 @@ class Group:
         self.outcomes: list[Exception] = []
         self.set_epoch = 1
         self.master = MasterOfGroup(
-            config, 1, KnownGroup(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter,
-            LOG,
-            group_size=self.group_size, pauses=PauseWatch(1_000, self.server.now_ms, lambda _paused_ms: None),
+            config, 1, KnownGroup(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server.streams,
+            self.alter, LOG, group_size=self.group_size,
+            pauses=PauseWatch(1_000, self.server.streams.now_ms, lambda _paused_ms: None),
         )  # fmt: skip
 
     async def group_size(self) -> int:
