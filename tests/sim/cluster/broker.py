@@ -1,7 +1,7 @@
-"""A broker: the real cores of `broker/replication` around a model log, with the roles the controllers assign.
+"""A broker: the shipped `broker/replication` around a model log, with the roles the controllers assign.
 
 Fenced until the controllers accept its registration, it is then master or replica as they decide, never in an epoch its
-log has seen. The shell here does what `ha_server` and `ha_client` do with sockets.
+log has seen. Connections are those of the simulated network where the product has sockets.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from typing import Any
 
 from broker.replication.epochs import Epochs
 from broker.replication.follower import Follower, LinkPhase
+from broker.replication.frames import NONCE_BYTES
+from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
+from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.steps import PauseWatch
 from controller.replicas.group import AlterSyncStateSet, ElectMaster, GroupView, Live, RegisterReplica
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Controllers
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
-from tests.sim.cluster.leading import Leading
+from tests.sim.cluster.leading import Leading, ReplicaSide
 from tests.sim.cluster.network import Network, Stream
+from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.pace import BEAT_TICKS, Pace
-from tests.sim.cluster.world import Node, World
+from tests.sim.cluster.world import Node, World, WorldLog
 
 POLL_TICKS = 4
 
@@ -88,6 +92,9 @@ class Broker(Node):
         """When this process last resumed after a pause longer than a master may take."""
         self._stands_since = 0.0
         self.leading: Leading | None = None
+        self.opened: OpenedLog | None = None
+        """The log as the present role has it open."""
+        self.streams = self._replica_streams()
         self.following: Following | None = None
         self.is_fenced = True
         self._flushing = False
@@ -95,6 +102,16 @@ class Broker(Node):
         self._request = 0
         self._ticks = 0
         self._waits: int | None = None
+
+    def _replica_streams(self) -> ReplicaStreams:
+        host = StreamHost(
+            now_ms=lambda: int(self.world.now),
+            later=lambda seconds, callback: self.after(seconds * 1_000, callback),
+            soon=lambda callback: self.after(0, callback),
+            nonce=lambda: bytes(NONCE_BYTES),
+            log=WorldLog(self.world, self.name),
+        )
+        return ReplicaStreams(host, keys={}, open_to_all=True, superseded=lambda _epoch: None)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -148,6 +165,7 @@ class Broker(Node):
             if self._ticks % POLL_TICKS == 0:
                 asked_ms = int(self.world.now)
                 self._ask(None, lambda code, view: self._answered(code, view, asked_ms))
+        self.streams.tick()
         if self.leading is not None:
             self.leading.tick()
             if self.leading.core.superseded > self.epoch:
@@ -229,7 +247,7 @@ class Broker(Node):
                 leading.core.members.unanswered(proposal)
             elif code != 0:
                 leading.core.members.refused(proposal)
-            leading.update()
+            self.streams.confirm()
 
         core = leading.core
         command = AlterSyncStateSet(
@@ -263,7 +281,7 @@ class Broker(Node):
     def _be_master(self, view: GroupView) -> None:
         if self.leading is not None and self.leading.core.epoch == view.master_epoch:
             self.leading.learn(view)
-            self.leading.update()
+            self.streams.confirm()
             return
         if view.master_epoch <= self.log.epochs.last and "reused-epoch" not in self.flags:
             return
@@ -282,7 +300,7 @@ class Broker(Node):
         self.leading = Leading(self, core)
         if "promoted-shows-all" in self.flags:
             core.confirm_position = log.end
-        self.leading.update()
+        self.leading.begin()
         self.flush()
 
     def _resign(self) -> None:
@@ -310,10 +328,7 @@ class Broker(Node):
 
     def accept(self, stream: Stream) -> Any:
         """Accept a replica's connection."""
-        if self.leading is None:
-            stream.close(1)
-            return None
-        return self.leading.accept(stream)
+        return ReplicaSide(self, stream)
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
@@ -350,12 +365,18 @@ class Broker(Node):
         self._flushing = False
         if generation == self._generation:
             self.log.flush(end)
-            if self.leading is not None:
-                self.leading.update()
-            elif self.following is not None:
+            if self.opened is not None:
+                self.opened.flushed()
+            if self.following is not None:
                 self.following.flushed()
             self.cluster.judge.shown(self)
         self.flush()
+
+    def confirmed(self) -> None:
+        """More of the log may be confirmed: answer, show."""
+        if self.leading is not None:
+            self.leading.confirmed()
+        self.cluster.judge.shown(self)
 
     def cut_away(self) -> None:
         """The log was truncated: a flush in progress does not cover what is written now."""

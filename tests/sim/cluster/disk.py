@@ -121,16 +121,16 @@ class ModelLog:
         self.end += len(data)
         return offset, self.end
 
-    def raw(self, position: int, bytes_max: int, master_epoch: int) -> tuple[int, int, bytes]:
-        """Return (epoch, its start, bytes) from `position` on: whole records of one epoch."""
-        epoch, start = self.epochs.at(position) or (0, 0)
+    def raw(self, position: int, bytes_max: int, master_epoch: int) -> tuple[int, bytes]:
+        """Return (epoch, bytes) from `position` on: whole records of one epoch."""
+        epoch, _ = self.epochs.at(position) or (0, 0)
         limit = min(self.end, self.epochs.end_of(epoch, self.end) or self.end)
         at = bisect_left(self.starts, position + bytes_max)
         end = self.starts[at] if at < len(self.starts) else self.end
         data = bytes(self.cache[position : min(end, limit)])
         if "header-epoch" in self._flags:
-            epoch, start = master_epoch, max(start, self.epochs.last_start)
-        return epoch, min(start, position), data
+            epoch = master_epoch
+        return epoch, data
 
     def append_raw(self, position: int, epoch: int, start: int, data: bytes) -> None:
         """Append bytes of the master's log."""

@@ -1,4 +1,7 @@
-"""A broker as master: serve its replicas, wait for them, ask the controllers for another SyncStateSet."""
+"""A broker as master: take messages, wait for the replicas, ask the controllers for another SyncStateSet.
+
+Replicas are served by the shipped `ReplicaStreams`, over the simulated network and the model log.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.replication.frames import (
-    FROM_REPLICA,
-    NO_PROOF,
-    Ack,
-    Decoder,
-    Frame,
-    Greeting,
-    Hello,
-    Ready,
-    Refusal,
-    Transfer,
-    encode_greeting,
-    encode_refusal,
-    encode_transfer_head,
-    encode_welcome,
-)
-from broker.replication.leader import Leader, expired
-from broker.replication.replica_streams import PAUSE_S
-from remoting.protocol.errors import RemoteViolation
+from broker.replication.leader import Leader
+from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
 from tests.sim.cluster.network import Side, Stream
+from tests.sim.cluster.opened import OpenedLog
 
 if TYPE_CHECKING:
     from controller.replicas.group import GroupView
     from tests.sim.cluster.broker import Broker
 
 CHECK_TICKS = 2
-PAUSE_MS = PAUSE_S * 1_000
 Answered = Callable[[bool], None]
 
 
@@ -41,20 +27,14 @@ class Leading:
 
     def __init__(self, broker: Broker, core: Leader) -> None:
         self.broker, self.core = broker, core
-        self.sides: dict[int, ReplicaSide] = {}
-        broker.pauses.lead(core, self._in_doubt)
         self._waiting: deque[tuple[int, Answered]] = deque()
-        self._next = 0
         self._ticks = 0
-        self._is_pausing = False
-        self.is_open = True
+        self._opened = OpenedLog(broker, core.epoch)
+        broker.pauses.lead(core, self._in_doubt)
 
-    def accept(self, stream: Stream) -> ReplicaSide:
-        """Accept a replica's connection and greet it."""
-        self._next += 1
-        side = self.sides[self._next] = ReplicaSide(self, self._next, stream)
-        stream.send(1, encode_greeting(Greeting(bytes(16))))
-        return side
+    def begin(self) -> None:
+        """Serve replicas."""
+        self.broker.streams.lead(self.core, self._opened)
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
@@ -74,157 +54,74 @@ class Leading:
             taken(True)
         else:
             self._waiting.append((end, taken))
-        for side in list(self.sides.values()):
-            side.pump()
-        if broker.log.is_async:
-            self.update()
-        broker.flush()
+        self._opened.wrote()
 
-    def update(self) -> None:
-        """Positions moved: confirm, answer, show."""
-        log = self.broker.log
-        own = log.end if "counts-own-unflushed" in self.broker.flags else log.kept
-        log.limit = self.core.limit(own)
-        log.settle()
-        waiting = self._waiting
-        confirm = min(log.limit, own) if "counts-own-unflushed" in self.broker.flags and log.limit else log.confirm
+    def confirmed(self) -> None:
+        """More is confirmed: answer."""
+        log, waiting = self.broker.log, self._waiting
+        confirm = log.confirm
+        if "counts-own-unflushed" in self.broker.flags and log.limit:
+            confirm = min(log.limit, log.end)
         while waiting and waiting[0][0] <= confirm:
             waiting.popleft()[1](True)
-        self.broker.cluster.judge.shown(self.broker)
 
     def may_answer(self) -> bool:
         """Whether readers get answers."""
         return self.broker.pauses.may_answer()
 
     def _in_doubt(self) -> None:
-        for connection in list(self.sides):
-            self.drop(connection)
+        for stream in list(self.broker.streams.open):
+            stream.abort("the master stood still")
 
     def tick(self) -> None:
-        """Heartbeats, silence, whether it may answer, and which replicas are in sync."""
-        now_ms = int(self.broker.world.now)
+        """Whether it may answer, and which replicas are in sync."""
         if self.broker.pauses.tick():
             self.broker.world.tell(self.broker.name, "answers again, by its members")
-        for connection in self.core.silent(now_ms):
-            self.drop(connection)
-        for connection in self.core.heartbeats_due(now_ms):
-            self.sides[connection].heartbeat()
         self._ticks += 1
         if self._ticks % CHECK_TICKS == 0:
-            proposal = self.core.check(self.broker.log.kept, now_ms)
+            proposal = self.core.check(self._opened.kept, int(self.broker.world.now))
             if proposal is not None:
                 self.broker.propose(self, proposal)
+            self.broker.streams.confirm()
 
     def learn(self, view: GroupView) -> None:
         """The controllers committed a set, perhaps a known one."""
         if self.core.learn(view.in_sync, view.set_epoch, int(self.broker.world.now)):
-            self.drop_strangers()
-
-    def drop_strangers(self) -> None:
-        """End the connections of replicas that no longer count."""
-        for other in [each for each, side in self.sides.items() if side.is_greeted and not self.core.knows(each)]:
-            self.drop(other)
-
-    def pause(self) -> None:
-        """Send little after a while only."""
-        if not self._is_pausing:
-            self._is_pausing = True
-            self.broker.after(PAUSE_MS, self._paused)
-
-    def _paused(self) -> None:
-        self._is_pausing = False
-        if self.is_open:
-            for side in list(self.sides.values()):
-                side.pump(has_paused=True)
-
-    def drop(self, connection: int) -> None:
-        """End a replica's connection."""
-        self.core.disconnected(connection, int(self.broker.world.now))
-        side = self.sides.pop(connection, None)
-        if side is not None:
-            side.stream.close(1)
+            self.broker.streams.close_strangers("replicas out of sync report their state again")
 
     def close(self) -> None:
         """No longer master: waiting clients are refused."""
-        self.is_open = False
         self.broker.pauses.lead(None)
-        for connection in list(self.sides):
-            self.drop(connection)
+        self.broker.streams.step_down("this broker is not the master any more")
         for _, answered in self._waiting:
             answered(False)
         self._waiting.clear()
 
 
 class ReplicaSide(Side):
-    """The master's end of a replica's connection."""
+    """The master's end of a replica's connection: what a socket is in the product."""
 
-    def __init__(self, leading: Leading, connection: int, stream: Stream) -> None:
-        self._leading = leading
-        self._connection = connection
-        self.stream = stream
-        self._decoder = Decoder(FROM_REPLICA)
-
-    def on_closed(self) -> None:
-        self._leading.drop(self._connection)
+    def __init__(self, broker: Broker, stream: Stream) -> None:
+        self._broker, self._network_stream = broker, stream
+        streams: ReplicaStreams = broker.streams
+        self._stream: ReplicaStream | None = streams.opened(self, stream.nodes[0].name, is_near=True)
 
     def on_data(self, data: bytes) -> None:
-        leading = self._leading
-        if not leading.is_open:
-            return
-        try:
-            for frame in self._decoder.feed(data):
-                refusal = self._take(frame)
-                if refusal is not None:
-                    self._refuse(refusal)
-                    return
-        except RemoteViolation as violation:
-            leading.broker.world.tell(leading.broker.name, f"ends a connection: {violation.reason}")
-            leading.drop(self._connection)
-            return
-        self.is_greeted = True
-        leading.drop_strangers()
-        self.pump()
-        leading.update()
+        if self._stream is not None:
+            self._stream.received(data)
 
-    def _take(self, frame: Frame) -> Refusal | None:
-        core, log = self._leading.core, self._leading.broker.log
-        now_ms = int(self._leading.broker.world.now)
-        if isinstance(frame, Hello):
-            answer = core.hello(self._connection, frame, log.extent(), now_ms)
-            if isinstance(answer, Refusal):
-                return answer
-            self.stream.send(1, encode_welcome(answer, lambda _: NO_PROOF))
-        elif isinstance(frame, Ready):
-            return core.ready(self._connection, frame, log.extent(), now_ms)
-        elif isinstance(frame, Ack):
-            core.acknowledged(self._connection, frame, now_ms)
-        return None
+    def on_closed(self) -> None:
+        if self._stream is not None:
+            self._stream.ended("closed by the replica")
 
-    is_greeted = False
+    def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
+        """Bytes for the replica."""
+        self._network_stream.send(1, head + bytes(data))
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self.stream.send(1, encode_refusal(refusal))
-        self._leading.drop(self._connection)
+    def close(self) -> None:
+        """Close from here; the stream learns of it after the present turn."""
+        if self._network_stream.open[1]:
+            self._network_stream.close(1)
+            self._broker.after(0, self.on_closed)
 
-    def pump(self, *, has_paused: bool = False) -> None:
-        """Send what fits into the window."""
-        broker, core = self._leading.broker, self._leading.core
-        log, now_ms = broker.log, int(broker.world.now)
-        while (wanted := core.demand(self._connection, log.end, has_paused=has_paused)) is not None:
-            (position, room), has_paused = wanted, False
-            if position < log.begin:
-                self._refuse(expired(core.epoch, log.extent()))
-                return
-            epoch, start, data = log.raw(position, room, core.epoch)
-            self._send(Transfer(epoch, start, position, log.confirm, 0, 2**31, data))
-            if core.sent(self._connection, len(data), log.end, now_ms):
-                self._leading.pause()
-
-    def heartbeat(self) -> None:
-        """Send a heartbeat with the confirm position."""
-        log, core = self._leading.broker.log, self._leading.core
-        self._send(Transfer(core.epoch, 0, log.end, log.confirm, 0, 2**31, b""))
-        core.sent(self._connection, 0, log.end, int(self._leading.broker.world.now))
-
-    def _send(self, transfer: Transfer) -> None:
-        self.stream.send(1, encode_transfer_head(transfer) + transfer.data)
+    abort = close

@@ -53,6 +53,19 @@ class World:
             self.lines.append(f"{self.now:10.2f} {who:4} {what}")
 
 
+class WorldLog:
+    """The product's log as lines of a replay."""
+
+    def __init__(self, world: World, who: str) -> None:
+        self._world, self._who = world, who
+
+    def info(self, event: str, **fields: object) -> None:
+        """Record a line."""
+        self._world.tell(self._who, " ".join([event, *(f"{name}={value}" for name, value in fields.items())]))
+
+    warning = error = info
+
+
 class Node:
     """A process that can be killed, restarted, and paused."""
 
