@@ -269,7 +269,9 @@ class Raft:
         self._wait(now)
         term, index = self.log.place
         request = VoteRequest(self.hard.term + trial, index, term, trial, forced)
-        self._say_all(self.members.current.voters, request)
+        for each in self.members.current.voters:
+            if each != self.node_id:
+                self._say(each, request)
         self._count(now)
 
     def _vote(self, now: float, sender: str, asked: VoteRequest) -> None:
@@ -368,6 +370,7 @@ class Raft:
 
     def _append(self, message: AppendEntries, number: int) -> AppendAnswer:
         log, before, entries = self.log, message.before_index, message.entries
+        self.members.check(entries)
         if before < log.first_index:  # it is in the snapshot, like everything committed
             entries = [each for each in entries if each[1] > log.first_index]
             known = True
@@ -442,11 +445,6 @@ class Raft:
 
     def _say(self, peer: str, message: RaftMessage) -> None:
         self._work.outbox.append((peer, message))
-
-    def _say_all(self, peers: tuple[str, ...], message: RaftMessage) -> None:
-        for each in peers:
-            if each != self.node_id:
-                self._say(each, message)
 
 
 @dataclass(slots=True)

@@ -69,16 +69,11 @@ class RaftLog:
         What contradicts them is cut. Raises AssertionError for a cut of what is committed: the caller checked.
         """
         for number, (_, index, term) in enumerate(entries):
-            own = self.term(index)
-            if own is None and index > self.last_index:
-                new = entries[number:]
-                self._entries += new
-                return new
-            if own is not None and own != term:
+            if self.term(index) not in (None, term):
                 self.cut(index)
-                new = entries[number:]
-                self._entries += new
-                return new
+            if index > self.last_index:
+                self._entries += entries[number:]
+                return entries[number:]
         return []
 
     def conflict(self, entries: list[Entry]) -> int:

@@ -9,6 +9,8 @@ everything and decide nothing. Invariant: at most one change is not committed. P
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from controller.raft.messages import CONFIGURATION, Entry
@@ -95,8 +97,14 @@ class MemberHistory:
         """Those that counted when this entry was the last."""
         return next(members for since, members in reversed(self._known) if since <= index)
 
+    def check(self, entries: Iterable[Entry]) -> None:
+        """Refuse entries before the log has them: raises RemoteViolation when one should name members and does not."""
+        for command, _, _ in entries:
+            if command[:1] == CONFIGURATION:
+                decode_members(command)
+
     def appended(self, entry: Entry) -> None:
-        """Take in an entry of the log; most change nothing. Raises RemoteViolation on one that names no members."""
+        """Take in an entry of the log; most change nothing."""
         command, index, _ = entry
         if command[:1] == CONFIGURATION:
             self._known.append((index, decode_members(command)))

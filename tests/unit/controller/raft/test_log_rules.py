@@ -8,7 +8,15 @@ from controller.raft import leading
 from controller.raft.core import Contradiction, RaftRole
 from controller.raft.leading import IN_FLIGHT_MAX, PATIENCE_BEATS, SendPace, StateSnapshot
 from controller.raft.membership import Membership
-from controller.raft.messages import AppendAnswer, AppendEntries, InstallState, StandNow, Voted, VoteRequest
+from controller.raft.messages import (
+    CONFIGURATION,
+    AppendAnswer,
+    AppendEntries,
+    InstallState,
+    StandNow,
+    Voted,
+    VoteRequest,
+)
 from controller.raft.voting import VoteAnswer
 from remoting.protocol.errors import RemoteViolation
 from tests.unit.controller.raft.group import IDS, Group, elected, entries, snapshot_of
@@ -252,3 +260,12 @@ def test_a_state_larger_than_the_limit_is_refused_before_it_is_held():
     with pytest.raises(RemoteViolation, match="at most"):
         group["b"].step(group.now, "a", InstallState(1, 1, 99, 0, b"x", 1 << 40))
     assert group["b"].arrived() is None
+
+
+def test_an_entry_that_names_no_members_is_refused_before_the_log_has_it():
+    """In the log it would keep this member from starting again."""
+    group = elected()
+    before = taken(group, "b")
+    with pytest.raises(RemoteViolation, match="names no members"):
+        group["b"].step(group.now, "a", AppendEntries(1, 1, 2, 2, 1, [(CONFIGURATION + b"?", 3, 1)]))
+    assert taken(group, "b") == before
