@@ -252,6 +252,7 @@ class _BrokerApi:
     def __init__(self, name_server: NameServer, plane: ControlPlane | None) -> None:
         self._name_server = name_server
         self._plane = plane
+        self._replicas = plane.masters.replicas if plane is not None else state.no_replicas
 
     def register(self, peer: Peer, command: Command) -> Command:
         crc32 = number(command, "bodyCrc32", 0)
@@ -314,7 +315,7 @@ class _BrokerApi:
         return command.reply(body=encode_body(MemberGroupBody(group)))
 
     def cluster_info(self, _peer: Peer, command: Command) -> Command:
-        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata)))
+        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, self._replicas)))
 
     def wipe_write_permission(self, peer: Peer, command: Command) -> None:
         self._set_writable(peer, command, "wipeTopicCount", writable=False)

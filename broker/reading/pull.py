@@ -14,7 +14,7 @@ Invariant: nothing at or above the confirm position and nothing staged is ever i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.index.reader import RangeResult
@@ -50,7 +50,6 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests import RequestTools
-    from broker.topics.topics import VisibleQueues
 
 QUEUES_PER_PULL_MAX = 100_000
 """Queues of one MULTI_PULL; more are refused."""
@@ -62,10 +61,22 @@ UNREADABLE = "unreadable"
 """Why a record is withheld whose sizes contradict each other: its topic is unknown."""
 
 
+class ShownQueues(Protocol):
+    """Which queues readers see, by id."""
+
+    def hidden(self, queue_id: int) -> bool:
+        """True for queues that readers never see, and for ids that do not exist."""
+        ...
+
+    def title(self, queue_id: int) -> str:
+        """The resource of a queue, for authorisation; empty for a hidden one."""
+        ...
+
+
 class PullRequests:
     """Answers requests for raw records."""
 
-    def __init__(self, tools: RequestTools, *, visible: VisibleQueues) -> None:
+    def __init__(self, tools: RequestTools, *, visible: ShownQueues) -> None:
         self._tools = tools
         self._visible = visible
 

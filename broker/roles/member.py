@@ -1,6 +1,7 @@
 """A broker as a member of its group: one port, one log, and the role the controllers give it.
 
-    fenced / replica   the log is open as a replica's, `HaClient` copies the master's, every request gets NOT_MASTER
+    fenced / replica   the log is open as a replica's, `HaClient` copies the master's; ranges of confirmed records are
+                       served (`replica_reads`), every other request gets NOT_MASTER
     master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
 
 A role change closes the log and opens it again in its new role, while both ports stay open. A store whose disk fails
@@ -32,6 +33,7 @@ from broker.roles.member_state import (
     readiness,
     unready_reason,
 )
+from broker.roles.replica_reads import ReplicaReads
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
 from broker.roles.steps import KnownGroup, RoleChange
@@ -207,6 +209,7 @@ class GroupMember:
             Code.GET_BROKER_HA_STATUS: lambda _peer, command: command.reply(body=high_availability(self)),
         }
         self.gate = RoleGate(always, access, peers_closer(lambda: self.clients.peers), authorizer, config.broker_name)
+        self.gate.reads = ReplicaReads(config, clock, registry, log, authorizer)
         self.clients: ClientPort = ClientPort(config, self.gate, access, log)
         declare_port_metrics(registry, self.clients.server)
         self.replicas = HaServer(
@@ -243,6 +246,7 @@ class GroupMember:
         for task in list(self._leaving):
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
+        self._reads.close()
         if self.store is not None and self._data.close() is None:
             self.manager.stopped_clean()
 
@@ -285,6 +289,7 @@ class GroupMember:
         self._follow_users(follow=False)
         self._refuse("", view.epoch)
         await self._leave_role(good_bye=False)
+        self._reads.close()
         self._data.close()
         store = await self._data.open("writer", view.epoch)
         latest = self.manager.steps.view
@@ -381,6 +386,7 @@ class GroupMember:
         watch_store(self._registry, store)
         if store.quarantined:
             self.manager.lost_something()
+        self._reads.open(store)
         self._data.keep_up(store, self._found_damage)
 
     async def _found_damage(self, store: LogStore) -> None:
@@ -411,6 +417,11 @@ class GroupMember:
     def replication_port(self) -> int:
         """Port for replicas."""
         return self.replicas.port
+
+    @property
+    def _reads(self) -> ReplicaReads:
+        assert self.gate.reads is not None
+        return self.gate.reads
 
     def readiness(self) -> dict[str, bool]:
         """Part -> whether it can do its work."""

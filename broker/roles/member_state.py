@@ -96,6 +96,11 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
         "Requests answered with NOT_MASTER since the start",
         function=lambda: member.gate.refused,
     )
+    counter(
+        "rocketmq_replica_reads_total",
+        "Requests for records that this broker answered while it was not the master",
+        function=lambda: member.gate.reads.served if member.gate.reads is not None else 0,
+    )
     gauge(
         "rocketmq_replica_lag_bytes",
         "Bytes of the master's log a replica does not have yet; the master shows the largest of its replicas",

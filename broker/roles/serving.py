@@ -11,8 +11,8 @@ port: same handlers, access checks, TLS and limits, one count of connections.
 `RoleGate` is the one handler behind the port of a member:
 
     master   the table of `broker.router`, appends only while enough replicas are in sync
-    replica  NOT_MASTER with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, with the
-             same fields
+    replica  `reads`: ranges of confirmed records, for requests that a replica may answer. Everything else: NOT_MASTER
+             with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, and the same fields
     fenced   the same without an address; also a master after a pause, until it is known to be the master still
 
 Requests of controllers and operators are answered in every role (`always`). What waits to be confirmed when the
@@ -36,6 +36,7 @@ from broker.broker import BrokerParts
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
+from broker.roles.replica_reads import ReplicaReads
 from broker.router import handlers
 from broker.store.attached.store import in_order
 from broker.store.errors import GivenUp, StoreError
@@ -333,6 +334,8 @@ class RoleGate:
         """`broker_name`: the group's, which `always` and NOT_MASTER are asked for."""
         self.users: ReplicaUsers | None = None
         """Answers requests about users while this broker is not the master; they check the right by themselves."""
+        self.reads: ReplicaReads | None = None
+        """Answers requests for records while this broker is not the master; they check the right by themselves."""
         self._authorizer = authorizer or Authorizer()
         self._broker_name = broker_name
         self._always = {
@@ -363,6 +366,8 @@ class RoleGate:
         handler = self._always.get(command.code)
         if handler is None and self.users is not None:
             handler = self.users.handlers().get(command.code)
+        if handler is None and self.reads is not None:
+            handler = self.reads.find(command)
         if handler is not None:
             return handler(peer, command)
         self._authorizer.authorize(peer, command, LOCATE, "")

@@ -118,6 +118,17 @@ class GroupMasters:
         """Whether a replica is, or is presumed to be, alive."""
         return broker_id is not None and broker_id in self.live.alive(group)
 
+    def replicas(self, group: str) -> dict[int, str]:
+        """Id -> address of the replicas of a group that send heartbeats; its master is not among them."""
+        known = self.machine.groups.get(group)
+        if known is None:
+            return {}
+        return {
+            each: known.replicas[each].address
+            for each in sorted(self.live.candidates(group))
+            if each != known.master and each in known.replicas and known.replicas[each].address
+        }
+
     async def propose(self, command: Command) -> Outcome:
         """A command's outcome. Raises as `Proposer.propose`."""
         return await self.proposer.propose(command)

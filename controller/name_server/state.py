@@ -19,7 +19,7 @@ Pure: time is passed in as a growing number of milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -381,12 +381,27 @@ def broker_data(name: str, group: Group) -> BrokerData:
     return BrokerData(group.cluster, name, addresses, group.zone_name, group.enable_acting_master)
 
 
-def cluster_info(metadata: Metadata) -> ClusterInfo:
-    """Every group's addresses, and the groups of every cluster."""
+Replicas = Callable[[str], Mapping[int, str]]
+"""Group name -> addresses, by id, of replicas that are alive and register no topics."""
+
+
+def no_replicas(_group: str) -> Mapping[int, str]:
+    """Where every broker registers itself."""
+    return {}
+
+
+def cluster_info(metadata: Metadata, replicas: Replicas = no_replicas) -> ClusterInfo:
+    """Every group's addresses, those of its `replicas` among them, and the groups of every cluster."""
     clusters: dict[str, list[str]] = {}
     for name in sorted(metadata.groups):
         clusters.setdefault(metadata.groups[name].cluster, []).append(name)
-    return ClusterInfo({name: broker_data(name, group) for name, group in metadata.groups.items()}, clusters)
+    table = {name: broker_data(name, group) for name, group in metadata.groups.items()}
+    for name, data in table.items():
+        known = set(data.broker_addrs.values())
+        for broker_id, address in replicas(name).items():
+            if address not in known:
+                data.broker_addrs.setdefault(broker_id, address)
+    return ClusterInfo(table, clusters)
 
 
 def member_group(metadata: Metadata, cluster: str, broker_name: str) -> BrokerMemberGroup:

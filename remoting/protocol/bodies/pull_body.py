@@ -42,6 +42,9 @@ from remoting.protocol.bodies import packed
 from remoting.protocol.bodies.packed import decode_json, encode_json
 from remoting.protocol.errors import RemoteViolation
 
+FROM_REPLICA_FIELD = "fromReplica"
+"""Field of a request for records that a replica may answer too; its sender knows that a replica may not have all of
+them yet. A replica refuses the others, as their sender takes it for the master."""
 STATUS_OK = 0
 """`count` may be 0: the offset is at the queue's end."""
 STATUS_OFFSET_TOO_SMALL = 1

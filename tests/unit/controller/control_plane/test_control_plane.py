@@ -11,6 +11,7 @@ from controller.consensus.engine import SingleEngine
 from controller.control_plane.control_plane import make_engine, members_of, role_command
 from remoting import inprocess
 from remoting.protocol.bodies.controller_body import (
+    ClusterInfo,
     DataVersion,
     MasterHeader,
     PushedGroup,
@@ -24,6 +25,7 @@ from remoting.protocol.bodies.controller_body import (
     from_fields,
 )
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from tests.unit.controller.conftest import World
 from tests.unit.controller.control_plane.test_controller_api import alter, elect
@@ -46,6 +48,21 @@ async def test_the_routes_follow_the_election(world):
     await settle(world, lambda: world.name_server.topic_route("t") is None)
     await register_master(world, 2, 2)
     assert world.name_server.topic_route("t").broker_datas[0].broker_addrs == {0: "h:2"}
+
+
+async def test_live_replicas_are_shown_with_their_master(world):
+    """By the ids that they have at the controllers, until their heartbeats end; the master is id 0."""
+    await group_of(world, 3)
+    await register_master(world, 1, 1)
+
+    async def shown():
+        answer = await world.connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO), 2_000)
+        return decode_body(answer.body, ClusterInfo).broker_addr_table["g"].broker_addrs
+
+    assert await shown() == {0: "h:1", 2: "h:2", 3: "h:3"}
+    world.plane.masters.live.forget("g", 3)
+    assert await shown() == {0: "h:1", 2: "h:2"}
+    assert world.plane.masters.replicas("x") == {}
 
 
 async def test_what_was_agreed_survives(world, tmp_path):

@@ -250,6 +250,15 @@ def test_the_lowest_id_acts_as_master_and_only_reads():
     assert routes.cluster_info(state.metadata).broker_addr_table["b"].broker_addrs == {1: "h:2", 2: "h:3"}
 
 
+def test_replicas_that_register_no_topics_are_shown_beside_their_master():
+    """Not one that has become the master and is still known by its id; a group without a master has none."""
+    state = world(("b", 0, "h:1"))
+    alive = {"b": {1: "h:1", 2: "h:2", 3: "h:3"}, "x": {1: "h:9"}}
+    table = routes.cluster_info(state.metadata, lambda group: alive.get(group, {})).broker_addr_table
+    assert {name: data.broker_addrs for name, data in table.items()} == {"b": {0: "h:1", 2: "h:2", 3: "h:3"}}
+    assert routes.topic_route(state.metadata, "t").broker_datas[0].broker_addrs == {0: "h:1"}
+
+
 def test_a_withdrawn_write_permission_shows():
     state = world(("b", 0, "h:1"))
     state.apply(SetWritable("b", writable=False))

@@ -1,0 +1,97 @@
+"""What a replica serves: ranges of confirmed records, for readers that ask a replica for them by queue and offset.
+
+    MULTI_PULL, RANGE_PULL, FILTERED_PULL, RECORDS_AT     as at the master, by the same code, rights and limits
+
+A request says in a field that a replica may answer it; without that it is refused as any other is, since its sender
+takes this broker for the master and would take an offset that is not known here for one that is lost. A replica learns
+the confirm position from its master, with the bytes that follow or a heartbeat (`stream_heartbeat_ms`), so it may know
+less than the master and never more: an offset that it does not show yet is answered like one behind the end. Bounds of
+queues are not answered here: what a reader plans comes from the master alone.
+
+Invariants: nothing at or above the confirm position that this replica knows is in an answer; a queue that no topic has
+(its name begins with 0x01) is hidden. A replica cuts its log between two requests, above what is confirmed, and answers
+are copies. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from broker.metrics import BrokerMetrics
+from broker.reading.pull import PullRequests
+from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
+from remoting.access.rights import of_topic
+from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.frames.commands import Command
+from remoting.server.authorizer import Authorizer
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.store.log_store import LogStore
+    from remoting.transport.contracts import Handler
+    from runtime.clock import Clock
+    from runtime.metrics import Registry
+
+HIDDEN_PREFIX = b"\x01"
+"""Names of queues that readers never see begin with it: staged rows, waiting messages, records of acts."""
+
+
+class ReplicaQueues:
+    """The queues that readers of a replica see; its log names them, as there is no table of topics here."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def hidden(self, queue_id: int) -> bool:
+        """True for queue ids that readers never see, and ids that do not exist."""
+        return not self._shown_name(queue_id)
+
+    def title(self, queue_id: int) -> str:
+        """The resource of a queue, for authorisation; empty for a hidden one."""
+        name = self._shown_name(queue_id)
+        return of_topic(name.partition(b"\x00")[0].decode()) if name else ""
+
+    def _shown_name(self, queue_id: int) -> bytes:
+        try:
+            name = self._store.queues.name(queue_id)
+        except LocalMisuse:
+            return b""
+        return b"" if name.startswith(HIDDEN_PREFIX) else name
+
+
+class ReplicaReads:
+    """Answers requests for records while the log of a replica is open."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, registry: Registry, log: Any, authorizer: Authorizer
+    ) -> None:
+        self.served = 0
+        """Requests handed to a handler."""
+        self._config, self._clock, self._log, self._authorizer = config, clock, log, authorizer
+        self._metrics = BrokerMetrics(registry)
+        self._handlers: dict[int, Handler] = {}
+
+    def open(self, store: LogStore) -> None:
+        """Answer from this log from now on; nothing is answered where `replica_reads` is off."""
+        if not self._config.replication.replica_reads:
+            return
+        now_ms = self._clock.now_ms()
+        identity = BrokerIdentity(epoch=store.epoch, started_ms=now_ms, started_position=store.end_position)
+        answers = ConfirmedAnswers(store, self._metrics, lambda _topics, then: then())
+        tools = RequestTools(
+            self._config, store, self._clock, self._metrics, self._log, self._authorizer, answers, identity
+        )
+        self._handlers = PullRequests(tools, visible=ReplicaQueues(store)).handlers()
+
+    def close(self) -> None:
+        """Answer nothing: the log is about to be closed."""
+        self._handlers = {}
+
+    def find(self, command: Command) -> Handler | None:
+        """What answers a request that a replica may answer; None for any other."""
+        if FROM_REPLICA_FIELD not in command.fields:
+            return None
+        handler = self._handlers.get(command.code)
+        self.served += handler is not None
+        return handler
