@@ -36,6 +36,7 @@ from remoting.protocol.records import image
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueRange
 from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.replicas import ShortCuts
 from spark_connector.reading.selection import select
 from spark_connector.reading.task import RangeFetcher
 from tests.support.attached_follower import Follower
@@ -167,7 +168,7 @@ def pull(port: int, use_readers: str) -> None:
     print("ready", flush=True)
     rows, begun = 0, time.perf_counter()
     while sys.stdin.readline() == "go\n":
-        for _, pulled in RangeFetcher(work, watch.masters, options, readers).pulls():
+        for _, pulled in RangeFetcher(work, watch.masters, options, ShortCuts(readers)).pulls():
             rows += pulled.count
         print(json.dumps({"rows": rows, "seconds": time.perf_counter() - begun}), flush=True)
 

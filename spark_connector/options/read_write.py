@@ -270,6 +270,14 @@ class ReadOptions(ConnectionOptions):
         "behind; the checkpoint alone decides where a query resumes.",
         aliases=("group", "groupId"),
     )
+    read_from: str = option(
+        option_table.one_of("master", "replica", "nearest"),
+        "master",
+        "Which broker of a group the tasks read from: its `master`; a `replica`, so that reads cost the master next to "
+        "nothing; or the `nearest`, which is the one on the task's own machine, else the one that takes a connection "
+        "fastest. What a batch has is always decided at the master. See "
+        "[howto/spark.md](howto/spark.md#read-from-replicas).",
+    )
     long_poll_ms: int = option(
         option_table.count,
         200,

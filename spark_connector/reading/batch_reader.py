@@ -247,7 +247,8 @@ class RocketMQBatchReader(DataSourceReader):
             partitions_min=options.min_partitions,
             records_max=options.max_records_per_partition,
         )
-        return [RangePartition(piece, watch.addresses, watch.readers) for piece in pieces]
+        short_cuts = watch.short_cuts
+        return [RangePartition(piece, watch.addresses, short_cuts, turn) for turn, piece in enumerate(pieces)]
 
     def _narrow_by_time(
         self, conditions: Conditions, watch: BoundsWatch, start: dict[QueueKey, int], end: dict[QueueKey, int]

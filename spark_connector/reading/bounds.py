@@ -24,16 +24,17 @@ from remoting.protocol.records.record import RecordView
 from remoting.transport.failures import split_address
 from spark_connector.brokers import Address, GroupMaster, MasterAddress, find_masters
 from spark_connector.errors import BrokerUnreachable
-from spark_connector.options.option_table import ConnectionOptions
+from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import Positions
+from spark_connector.reading.replicas import ReplicaWatch, ShortCuts
 from spark_connector.reading.selection import Bounds, Selection
 
 
 class BoundsWatch:
     """The bounds of a selection over all brokers, with a memory of what was last seen for long polls."""
 
-    def __init__(self, options: ConnectionOptions, selection: Selection) -> None:
+    def __init__(self, options: ReadOptions, selection: Selection) -> None:
         self._options = options
         self._selection = selection
         self._groups: list[GroupMaster] = []
@@ -46,6 +47,7 @@ class BoundsWatch:
         """Broker group → its master."""
         self.readers: dict[str, Address] = {}
         """Broker group → address of processes beside it that serve ranges too, where it has some."""
+        self._replicas = ReplicaWatch(options)
         self.present: set[str] = set()
         """Broker groups that answered the last question."""
 
@@ -79,6 +81,13 @@ class BoundsWatch:
     def addresses(self) -> dict[str, MasterAddress]:
         """Broker name → where its group's master is, for the tasks."""
         return {broker: (master.group, master.address) for broker, master in self.masters.items()}
+
+    @property
+    def short_cuts(self) -> ShortCuts:
+        """Where tasks read instead of at the masters: reader processes beside them and, where asked for, replicas."""
+        known = self._replicas.known()
+        replicas = {broker: tuple(known.get(master.group, ())) for broker, master in self.masters.items()}
+        return ShortCuts(self.readers, {broker: there for broker, there in replicas.items() if there})
 
     def _find(self) -> list[GroupMaster]:
         if not self._groups:

@@ -353,7 +353,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partitions_min=self._options.min_partitions,
             records_max=self._options.max_records_per_partition,
         )
-        return [RangePartition(piece, watch.addresses, watch.readers) for piece in pieces]
+        short_cuts = watch.short_cuts
+        return [RangePartition(piece, watch.addresses, short_cuts, turn) for turn, piece in enumerate(pieces)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

@@ -11,15 +11,17 @@ Pull ranges of records, the next one already on its way while the current one is
 Invariant: pulls come in the order of the ranges, each offset once, without gaps unless the loss was allowed by
 failOnDataLoss. A broken connection is made again and the pull repeated from the first offset that did not arrive,
 for as long as `brokerWaitMs` allows.
-Reader processes are asked where a broker has some (`TaskEndpoints`); only the broker itself can report a loss.
+Replicas and reader processes are asked where there are some (`TaskEndpoints`); only the broker can report a loss.
 Thread rule: one task.
 
-Where a task asks for its ranges: at the reader processes beside a broker while they serve, else at the broker.
+Where a task asks for its ranges: at replicas where the option `readFrom` says so, at the reader processes beside a
+broker while they serve, else at the broker.
 
-A reader is a short cut, never an authority: whatever it cannot answer with the very records asked for (it has ended, it
-refuses, it knows less than the driver) is asked again at the broker, whose word counts. Invariant: a reader is left for
-the rest of the task after `FAILURES_MAX` lost connections or one unusable answer, so a task always ends. Thread rule:
-one task.
+Both are short cuts, never an authority: whatever they cannot answer with the very records asked for (they have ended,
+refuse, know less than the driver) is asked again at the next one, at last at the broker, whose word counts. A replica
+is given `REPLICA_WAIT_MS` to learn that what the driver planned is confirmed. Invariant: a short cut is left for the
+rest of the task after `FAILURES_MAX` lost connections or one unusable answer, so a task always ends. Thread rule: one
+task.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ from pyspark.sql.datasource import InputPartition
 from remoting import clock
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bodies.pull_body import (
+    FROM_REPLICA_FIELD,
     STATUS_DAMAGED,
+    STATUS_NO_SUCH_QUEUE,
+    STATUS_OFFSET_TOO_LARGE,
     STATUS_OFFSET_TOO_SMALL,
     STATUS_OK,
     PulledRange,
@@ -60,6 +65,7 @@ from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import check_projection
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.replicas import ShortCuts, order
 from spark_connector.reading.selection import Bounds, row_filter, select
 from spark_connector.worker import begin_task
 
@@ -76,37 +82,80 @@ TIMEOUT_MS_MAX = 5_000
 """Longest wait for a reader; the broker gets the whole `pullTimeoutMs`."""
 
 
+REPLICA_WAIT_MS = 2_000
+"""How long a replica may take to show what was planned at its master; then the task reads at the master. It learns what
+is confirmed at the latest with the next heartbeat of its master (`stream_heartbeat_ms`, 500)."""
+REPLICA_PAUSE_S = 0.01
+"""Pause before a replica is asked again."""
+
+
 class NotAnswered(LightMQError):
     """A reader answered with something else than the records asked for."""
+
+
+class TooFarBehind(NotAnswered):
+    """A replica did not get in time what was planned; the others may be as late."""
 
 
 class TaskEndpoints:
     """Where one task asks, by broker group."""
 
-    def __init__(self, masters: Mapping[str, GroupMaster], readers: Mapping[str, Address]) -> None:
+    def __init__(
+        self, masters: Mapping[str, GroupMaster], short_cuts: ShortCuts, read_from: str = "master", turn: int = 0
+    ) -> None:
+        """`turn`: which task of its batch it is."""
         self.masters = masters
-        self._readers = dict(readers)
+        self._readers = {broker: [(address, False)] for broker, address in short_cuts.readers.items()}
+        for broker, replicas in short_cuts.replicas.items():
+            found = order(read_from, replicas, masters[broker].address, turn)
+            self._readers[broker] = [(address, True) for address in found] + self._readers.get(broker, [])
         self._failures: dict[str, int] = {}
+        self._behind_since_s: float | None = None
 
     def of(self, broker: str) -> Address:
         """Where to ask for ranges of this broker now."""
-        return self._readers.get(broker) or self.masters[broker].address
+        return self._readers[broker][0][0] if self.is_reader(broker) else self.masters[broker].address
 
     def is_reader(self, broker: str) -> bool:
-        """Whether `of` names a reader."""
-        return broker in self._readers
+        """Whether `of` names a short cut."""
+        return bool(self._readers.get(broker))
+
+    def is_replica(self, broker: str) -> bool:
+        """Whether `of` names a replica."""
+        return self.is_reader(broker) and self._readers[broker][0][1]
 
     def timeout_ms(self, broker: str, wanted_ms: int) -> int:
         """How long to wait there."""
-        return min(wanted_ms, TIMEOUT_MS_MAX) if broker in self._readers else wanted_ms
+        return min(wanted_ms, TIMEOUT_MS_MAX) if self.is_reader(broker) else wanted_ms
 
     def reader_failed(self, broker: str, failure: Exception) -> None:
-        """Take in that a reader of this broker failed; another one may be asked after a lost connection."""
+        """Take in that a short cut of this broker failed; the same one may be asked again after a lost connection."""
+        self._behind_since_s = None
         self._failures[broker] = self._failures.get(broker, 0) + 1
-        if not isinstance(failure, ConnectionLost) or self._failures[broker] >= FAILURES_MAX:
-            del self._readers[broker]
+        if isinstance(failure, TooFarBehind):
+            self._readers[broker] = [one for one in self._readers[broker] if not one[1]]
+        elif not isinstance(failure, ConnectionLost) or self._failures[broker] >= FAILURES_MAX:
+            del self._readers[broker][0]
+        else:
+            return
+        self._failures[broker] = 0
+
+    def wait_behind(self) -> None:
+        """A replica does not have yet what was planned: pause, or raise TooFarBehind when it had its time."""
+        now_s = clock.monotonic_s()
+        if self._behind_since_s is None:
+            self._behind_since_s = now_s
+        if (now_s - self._behind_since_s) * 1000 >= REPLICA_WAIT_MS:
+            raise TooFarBehind(f"the replica had not got what was planned within {REPLICA_WAIT_MS} ms")
+        time.sleep(REPLICA_PAUSE_S)
+
+    def goes_on(self) -> None:
+        """Records arrived."""
+        self._behind_since_s = None
 
 
+NOT_THERE_YET = frozenset({STATUS_OK, STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_LARGE})
+"""What a replica answers that has not got so far."""
 PULL_BYTES_MAX = 2 * 1024 * 1024
 """Raw record bytes asked for at once: large enough to hide the round trip, and small enough that neither side asks the
 kernel for fresh memory each time, which cost the broker more than half of what a row of 8 MiB did."""
@@ -133,13 +182,15 @@ class RangeFetcher:
         ranges: Sequence[QueueRange],
         masters: Mapping[str, GroupMaster],
         options: ReadOptions,
-        readers: Mapping[str, Address] | None = None,
+        short_cuts: ShortCuts | None = None,
         row_filter: RowFilter | None = None,
+        turn: int = 0,
     ) -> None:
+        """`turn`: which task of a batch it is."""
         self._filter = row_filter or RowFilter()
         self._encoded = {False: encode_row_filter(self._filter), True: encode_row_filter(without_topics(self._filter))}
         self._ranges = list(ranges)
-        self._endpoints = TaskEndpoints(masters, readers or {})
+        self._endpoints = TaskEndpoints(masters, short_cuts or ShortCuts(), options.read_from, turn)
         self._options = options
         self._at = 0
         self._offset = ranges[0].start if ranges else 0
@@ -190,7 +241,12 @@ class RangeFetcher:
             body = (check(reply, address) if is_reader else self._endpoints.masters[broker].check(reply)).body
             pulled = decode_range_pull_reply(body) if self.filter_of(current) is None else decode_filtered_reply(body)
             if is_reader:
+                if self._endpoints.is_replica(broker) and self._is_behind(pulled):
+                    self._endpoints.wait_behind()
+                    sent = self._send(connection)
+                    continue
                 self._check_reader(pulled)
+                self._endpoints.goes_on()
             self._advance(current, pulled)
             self._attempts = 0
             failure: Exception | None = None
@@ -206,12 +262,13 @@ class RangeFetcher:
 
     def _send(self, connection: BlockingConnection) -> int:
         current = self._ranges[self._at]
+        fields = {FROM_REPLICA_FIELD: "true"} if self._endpoints.is_replica(current.key.broker) else {}
         if self.filter_of(current) is None:
             body = encode_range_pull(current.queue_id, self._offset, current.end, PULL_BYTES_MAX)
-            return connection.send(Command(RequestCode.RANGE_PULL, body=body))
+            return connection.send(Command(RequestCode.RANGE_PULL, fields=fields, body=body))
         wanted = self._encoded[current.key.topic.startswith(LIGHT)]
         body = encode_filtered_pull(current.queue_id, self._offset, current.end, PULL_BYTES_MAX, wanted)
-        return connection.send(Command(RequestCode.FILTERED_PULL, body=body))
+        return connection.send(Command(RequestCode.FILTERED_PULL, fields=fields, body=body))
 
     def filter_of(self, current: QueueRange) -> RowFilter | None:
         """What the records of a range have passed at the broker; None when every record is sent.
@@ -224,6 +281,10 @@ class RangeFetcher:
     def _is_at(self, address: Address) -> bool:
         """Whether there is more to read and it lies at this address."""
         return self._at < len(self._ranges) and self._endpoints.of(self._ranges[self._at].key.broker) == address
+
+    def _is_behind(self, pulled: PulledRange) -> bool:
+        """Whether a replica does not know yet that the offset asked for is confirmed, or does not have its queue."""
+        return pulled.status in NOT_THERE_YET and pulled.max_offset <= self._offset
 
     def _check_reader(self, pulled: PulledRange) -> None:
         """Raise NotAnswered unless a reader sent what was asked for; only the broker reports a loss."""
@@ -324,19 +385,22 @@ def mean_record_bytes(work: Sequence[QueueRange], masters: Mapping[str, GroupMas
 
 
 class RangePartition(InputPartition):
-    """The ranges of one task, where their brokers are, and their reader processes where they have some."""
+    """The ranges of one task, where their brokers are, and where else they are served."""
 
     def __init__(
         self,
         ranges: Sequence[QueueRange],
         addresses: Mapping[str, MasterAddress],
-        readers: Mapping[str, Address] | None = None,
+        short_cuts: ShortCuts | None = None,
+        turn: int = 0,
     ) -> None:
+        """`turn`: which task of the batch it is; tasks are spread over replicas by it."""
         super().__init__(None)
         self.ranges = tuple(ranges)
         brokers = {one.key.broker for one in ranges}
         self.addresses = {broker: address for broker, address in addresses.items() if broker in brokers}
-        self.readers = {broker: address for broker, address in (readers or {}).items() if broker in brokers}
+        self.short_cuts = (short_cuts or ShortCuts()).among(brokers)
+        self.turn = turn
 
 
 def read_task(
@@ -359,7 +423,7 @@ def read_task(
     wanted = arrow_schema(schema if stage is None else stage.source)
     masters = masters_at(partition.addresses, options)
     decoding = None if stage is None else stage.open(options, masters)
-    fetcher = RangeFetcher(partition.ranges, masters, options, partition.readers, row_filter)
+    fetcher = RangeFetcher(partition.ranges, masters, options, partition.short_cuts, row_filter, partition.turn)
     for current, pulled in fetcher.pulls():
         try:
             for batch in decode_range(pulled, current, wanted, fetcher.filter_of(current)):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.bodies.pull_body import (
+    FROM_REPLICA_FIELD,
+    QueueRecords,
+    decode_range_pull,
+    encode_range_pull_reply,
+)
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
@@ -15,6 +20,8 @@ from spark_connector.brokers import masters_at
 from spark_connector.errors import BrokerUnreachable, DataLost
 from spark_connector.options.read_write import ReadOptions, parse_read
 from spark_connector.queues import QueueKey, QueueRange
+from spark_connector.reading import task
+from spark_connector.reading.replicas import ShortCuts
 from spark_connector.reading.task import (
     FAILURES_MAX,
     TIMEOUT_MS_MAX,
@@ -35,12 +42,16 @@ def ranges(broker: ToyBroker, *spans: tuple[int, int, int]) -> list[QueueRange]:
 
 
 def bodies(
-    work: list[QueueRange], broker: ToyBroker, options: ReadOptions, reader: ToyBroker | None = None
+    work: list[QueueRange],
+    broker: ToyBroker,
+    options: ReadOptions,
+    reader: ToyBroker | None = None,
+    replicas: Sequence[tuple[str, int]] = (),
 ) -> list[bytes]:
     """Everything that arrives, in order."""
     found = []
-    readers = {} if reader is None else {NAME: reader.address}
-    for _, pulled in RangeFetcher(work, masters_at({NAME: ("", broker.address)}, options), options, readers).pulls():
+    short_cuts = ShortCuts({} if reader is None else {NAME: reader.address}, {NAME: replicas} if replicas else {})
+    for _, pulled in RangeFetcher(work, masters_at({NAME: ("", broker.address)}, options), options, short_cuts).pulls():
         starts = memoryview(pulled.starts).cast("I").tolist()
         found += [bytes(RecordView(pulled.blob, at).body) for at in starts]
     return found
@@ -210,7 +221,7 @@ BROKER, READER = ("b", 1), ("r", 2)
 
 def endpoints_at(brokers: dict[str, tuple[str, int]], readers: dict[str, tuple[str, int]]) -> TaskEndpoints:
     """The endpoints of a task whose brokers were last at these addresses."""
-    return TaskEndpoints(named_masters(brokers, parse_read({"topic": "t"})), readers)
+    return TaskEndpoints(named_masters(brokers, parse_read({"topic": "t"})), ShortCuts(readers))
 
 
 def test_readers_come_first_and_may_lose_a_connection() -> None:
@@ -239,3 +250,84 @@ def test_an_invalid_answer_and_a_silence_end_it_at_once() -> None:
 def test_the_broker_stays_authoritative() -> None:
     endpoints = endpoints_at({"b": ("h", 1)}, {"b": ("r", 2)})
     assert (endpoints.of("b"), endpoints.masters["b"].address) == (("r", 2), ("h", 1))
+
+
+@pytest.fixture
+def replica(filled: ToyBroker) -> Iterator[ToyBroker]:
+    """Holds the same messages as `filled`."""
+    made = ToyBroker()
+    made.publish("t", [b"%d" % n for n in range(40)], mqtt=False)
+    yield made
+    made.close()
+
+
+EVERY_BODY = [b"%d" % n for n in range(40)]
+
+
+def test_a_replica_is_read_and_told_that_it_is_taken_for_one(
+    filled: ToyBroker, replica: ToyBroker, read_options: Options
+) -> None:
+    """The master gets no request; one that reads from masters says nothing of replicas."""
+    told: list[bool] = []
+
+    def note(command: Command) -> Command | None:
+        told.append(FROM_REPLICA_FIELD in command.fields)
+        return replica.answer(command)
+
+    replica.faults = [note]
+    options = read_options(topic="t", readFrom="replica")
+    assert bodies(ranges(filled, (0, 0, 40)), filled, options, replicas=[replica.address]) == EVERY_BODY
+    assert (told, filled.requests) == ([True], [])
+    replica.faults = [note]
+    assert bodies(ranges(filled, (0, 0, 40)), replica, read_options(topic="t")) == EVERY_BODY
+    assert told == [True, False]
+
+
+def test_a_replica_that_lacks_what_was_planned_is_waited_for(
+    filled: ToyBroker, replica: ToyBroker, read_options: Options
+) -> None:
+    """It has no such queue yet, then fewer messages than planned, then all: nothing is asked of the master."""
+    (wanted,) = ranges(filled, (0, 0, 40))
+
+    def status(number: int, end: int) -> Callable[[Command], Command]:
+        def answer(command: Command) -> Command:
+            want = decode_range_pull(command.body)
+            told = QueueRecords(want.queue_id, number, want.offset, want.offset, 0, end)
+            return command.reply(body=encode_range_pull_reply(told))
+
+        return answer
+
+    replica.faults = [status(0, 0), status(3, 0), status(2, 0)]
+    options = read_options(topic="t", readFrom="replica")
+    assert bodies([wanted], filled, options, replicas=[replica.address]) == EVERY_BODY
+    assert (replica.faults, filled.requests) == ([], [])
+
+
+def test_a_replica_that_stays_behind_is_left_for_the_master(
+    filled: ToyBroker, replica: ToyBroker, read_options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are as late as it is, and nothing is lost or read twice."""
+    monkeypatch.setattr(task, "REPLICA_WAIT_MS", 30)
+    del replica.queue("t", 0).records[25:]
+    options = read_options(topic="t", readFrom="replica")
+    found = bodies(ranges(filled, (0, 0, 40)), filled, options, replicas=[replica.address, replica.address])
+    assert found == EVERY_BODY
+    assert set(filled.requests) == {RequestCode.RANGE_PULL}
+    assert len(filled.requests) < len(replica.requests)
+
+
+def test_the_next_member_is_asked_when_a_replica_is_gone_or_refuses(
+    filled: ToyBroker, replica: ToyBroker, read_options: Options
+) -> None:
+    """A dead one, one that is switched off, and one whose records are damaged; at last the master."""
+    dead = ToyBroker()
+    dead.close()
+    options = read_options(topic="t", readFrom="replica")
+    work = ranges(filled, (0, 0, 40))
+    assert bodies(work, filled, options, replicas=[dead.address, replica.address]) == EVERY_BODY
+    assert filled.requests == []
+    replica.faults = [lambda command: command.reply(ResponseCode.NOT_MASTER, "not the master")]
+    assert bodies(work, filled, options, replicas=[replica.address]) == EVERY_BODY
+    replica.queue("t", 0).damaged = range(10, 20)
+    assert bodies(work, filled, options, replicas=[replica.address]) == EVERY_BODY
+    assert bodies(work, filled, options, replicas=[dead.address]) == EVERY_BODY
