@@ -58,8 +58,10 @@ class Feeder:
 class SparkOnGroup:
     """Everything that runs."""
 
-    def __init__(self, spark: Any, folder: Path, *, controllers: int = 1) -> None:
+    def __init__(self, spark: Any, folder: Path, *, controllers: int = 1, read_from: str = "master") -> None:
+        """`read_from`: the option `readFrom` of every read."""
         self.spark = spark
+        self._read_from = read_from
         self._checkpoint = folder / "checkpoint"
         self.group = BrokerGroup(folder, controllers=controllers, brokers=3, in_sync_min=2)
 
@@ -77,7 +79,7 @@ class SparkOnGroup:
     def start_query(self) -> None:
         """Start the query, or resume it from its checkpoint."""
         source = self.spark.readStream.format("rocketmq").options(
-            nameServer=self.server, topic="in", startingOffsets="earliest", longPollMs="200"
+            nameServer=self.server, topic="in", startingOffsets="earliest", longPollMs="200", readFrom=self._read_from
         )
         rows = source.load().selectExpr("body", "concat(queueId, ':', queueOffset) AS key")
         writer = rows.writeStream.format("rocketmq").options(nameServer=self.server, topic="out")
@@ -110,7 +112,8 @@ class SparkOnGroup:
 
     def _rows(self, topic: str) -> list[Any]:
         """A batch read of the whole topic."""
-        reader = self.spark.read.format("rocketmq").options(nameServer=self.server, topic=topic)
+        options = {"nameServer": self.server, "topic": topic, "readFrom": self._read_from}
+        reader = self.spark.read.format("rocketmq").options(**options)
         return list(reader.load().select("body", "queueId", "queueOffset", "key").collect())
 
     def end(self) -> None:
