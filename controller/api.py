@@ -29,6 +29,7 @@ from controller.name_server.name_server import NameServer
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
+    WITH_REPLICAS_FIELD,
     DataVersion,
     Heartbeat,
     KeyValueTable,
@@ -315,7 +316,9 @@ class _BrokerApi:
         return command.reply(body=encode_body(MemberGroupBody(group)))
 
     def cluster_info(self, _peer: Peer, command: Command) -> Command:
-        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, self._replicas)))
+        # RocketMQ's tools ask every broker in the answer for its statistics, which only masters have.
+        replicas = self._replicas if WITH_REPLICAS_FIELD in command.fields else state.no_replicas
+        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, replicas)))
 
     def wipe_write_permission(self, peer: Peer, command: Command) -> None:
         self._set_writable(peer, command, "wipeTopicCount", writable=False)

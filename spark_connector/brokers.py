@@ -32,7 +32,13 @@ from remoting import clock
 from remoting.client.blocking import BlockingConnection, dial_master
 from remoting.client.master_link import MasterLink
 from remoting.client.tls import ClientTls
-from remoting.protocol.bodies.controller_body import MASTER_ID, BrokerData, ClusterInfo, decode_body
+from remoting.protocol.bodies.controller_body import (
+    MASTER_ID,
+    WITH_REPLICAS_FIELD,
+    BrokerData,
+    ClusterInfo,
+    decode_body,
+)
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -198,16 +204,19 @@ LOOK_TIMEOUT_MS = 2_000
 """Longest wait for a name server while a master is lost or silent."""
 
 
-def broker_groups(options: ConnectionOptions, group: str = "") -> ClusterInfo:
+def broker_groups(options: ConnectionOptions, group: str = "", *, replicas: bool = False) -> ClusterInfo:
     """The broker groups and their masters, by the first name server that answers and knows a master.
 
-    A server that is no name server is taken to be the one broker itself, under the name "", unless a `group` is asked
-    for by name, which it need not belong to. Raises BrokerUnreachable naming every address that was tried.
+    With `replicas` those of the groups are among the addresses. A server that is no name server is taken to be the one
+    broker itself, under the name "", unless a `group` is asked for by name, which it need not belong to. Raises
+    BrokerUnreachable naming every address that was tried.
     """
     failures = []
     for server in options.name_server:
         try:
-            reply = ask(server, Command(RequestCode.GET_BROKER_CLUSTER_INFO), options, refusal_is_error=False)
+            fields = {WITH_REPLICAS_FIELD: "true"} if replicas else {}
+            question = Command(RequestCode.GET_BROKER_CLUSTER_INFO, fields=fields)
+            reply = ask(server, question, options, refusal_is_error=False)
         except BrokerUnreachable as failure:
             failures.append(phrase(failure))
             continue

@@ -74,7 +74,7 @@ class ReplicaWatch:
             with contextlib.suppress(BrokerUnreachable, BrokerRefused):
                 self._known = {
                     name: tuple(_addresses(data.broker_addrs))
-                    for name, data in broker_groups(self._options).broker_addr_table.items()
+                    for name, data in broker_groups(self._options, replicas=True).broker_addr_table.items()
                 }
         return self._known
 

@@ -20,6 +20,8 @@ from msgspec import Meta
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames import fastjson
 
+WITH_REPLICAS_FIELD = "withReplicas"
+"""Field of a request for the cluster's brokers (106) that adds the replicas of the groups that have controllers."""
 MASTER_ID = 0
 """Broker id of a master in routes."""
 

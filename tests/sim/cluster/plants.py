@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from broker.replication.epochs import Epochs, Extent
-from broker.replication.follower import Action, Cut, Follower, Reset
+from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Reset
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.leader import FollowerProgress, Leader, Proposal, SyncStateSet
 from broker.roles.steps import PauseWatch
@@ -120,6 +120,16 @@ class AcknowledgesTheReceived(Follower):
         return actions
 
 
+class ShowsWhatItHas(Follower):
+    """Readers of a replica see all that it has, confirmed or not."""
+
+    def receive(self, frame: Frame) -> Sequence[Action]:
+        return [
+            AdvanceConfirm(self._end) if isinstance(action, AdvanceConfirm) else action
+            for action in super().receive(frame)
+        ]
+
+
 class KeepsWhatNobodyShares(Follower):
     """Of two logs with nothing in common the shorter end counts as common."""
 
@@ -160,6 +170,7 @@ PLANTS: dict[str, Build] = {
     "ack-before-fsync": Build(frozenset({"ack-before-fsync"})),
     "ack-before-write": Build(follower=AcknowledgesTheReceived),
     "ack-of-the-computed-cut": Build(follower=AcknowledgesTheCut),
+    "replica-shows-what-it-has": Build(follower=ShowsWhatItHas),
     "confirm-without-the-joiner": Build(members=CommittedOnly),
     "confirm-without-the-leaver": Build(members=OutAtOnce),
     "confirm-without-the-absent": Build(leader=SkipsTheAbsent),

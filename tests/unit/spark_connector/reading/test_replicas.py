@@ -37,7 +37,8 @@ def test_the_name_servers_are_asked_now_and_then(
     ]
     asked: list[float] = []
 
-    def broker_groups(_options: object) -> ClusterInfo:
+    def broker_groups(_options: object, *, replicas: bool) -> ClusterInfo:
+        assert replicas
         asked.append(now[0])
         answer = answers.pop(0)
         if isinstance(answer, BrokerUnreachable):
