@@ -85,7 +85,7 @@ class DledgerEngine:
         self._failure: asyncio.Future[Exception] | None = None
         self._current: set[str] = set()
         """Peers that know all commands of this release."""
-        self._shown: Membership | None = None
+        self._shown: tuple[Membership, Membership] | None = None
         self._log = get_logger("consensus")
 
     @property
@@ -181,7 +181,7 @@ class DledgerEngine:
         if self._node is None:
             return "", []
         since = _now() - self._settings.fallback_ms / 1000
-        return self._node.raft.members.current.group, self._node.roster.seen(since)
+        return self._node.roster.group, self._node.roster.seen(since)
 
     def on_leadership(self, callback: Callable[[bool], None]) -> None:
         """Call `callback(leading)` at every change."""
@@ -285,10 +285,10 @@ class DledgerEngine:
 
     def _follow_members(self, node: DledgerNode) -> None:
         """Dial and show whom the log names; end the connections of those that it names no more."""
-        current = node.raft.members.current
-        if current == self._shown:
+        current, agreed = node.raft.members.current, node.roster.agreed
+        if (current, agreed) == self._shown:
             return
-        self._shown = current
+        self._shown = current, agreed
         if current.places:
             found = {each.node_id: ControllerNode(*astuple(each)[:4]) for each in node.roster.places.values()}
             self._members.clear()

@@ -28,7 +28,16 @@ from controller.raft.core import HardState, Raft, RaftReady, RaftRole, RaftTimer
 from controller.raft.leading import StateSnapshot
 from controller.raft.log import RaftLog
 from controller.raft.membership import MemberHistory, MemberPlace, Membership, decode_members
-from controller.raft.messages import REGULAR, AppendAnswer, AppendEntries, Founded, Join, JoinReply, RaftMessage
+from controller.raft.messages import (
+    CONFIGURATION,
+    REGULAR,
+    AppendAnswer,
+    AppendEntries,
+    Founded,
+    Join,
+    JoinReply,
+    RaftMessage,
+)
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 
@@ -143,6 +152,8 @@ class DledgerNode:
         own = places.get(node_id) or MemberPlace(node_id, "", 0, 0)
         own = replace(own, identity=self._files.vote.identity)
         self.roster = Roster(self.raft, own, places, copied=self._files.copied)
+        self.roster.group = self._files.vote.group
+        self._keep_group(self.roster.agreed)  # a snapshot's, in a directory of an earlier release
         self.turned_away: dict[str, str] = {}
         """Why members have ended the connection with this one."""
 
@@ -282,6 +293,7 @@ class DledgerNode:
             snapshot = unpack(ready.snapshot.data, RaftSnapshot, "a snapshot of the leader")
             files.keep_snapshot(snapshot)
             self._machine.restore(snapshot.state)
+            self._keep_group(ready.snapshot.members)
         if ready.hard is not None:
             files.keep_vote(ready.hard.term, ready.hard.voted_for, voter=self.raft.admitted, applied=self.applied)
         if ready.cut_from or ready.entries:
@@ -289,10 +301,19 @@ class DledgerNode:
 
     def _apply(self, entry: tuple[bytes, int, int]) -> None:
         command, index, term = entry
+        if command[:1] == CONFIGURATION:
+            self._keep_group(decode_members(command))
         answer = self._machine.apply(command[1:]) if command[:1] == REGULAR else None
         of_term, done = self._waiting.pop(index, (0, None))
         if done is not None:
             done(answer, Fate.DONE if of_term == term else Fate.UNKNOWN)
+
+    def _keep_group(self, members: Membership) -> None:
+        """Remember, durably, to which group this directory belongs, from the first committed entry that says it."""
+        vote = self._files.vote
+        if members.group and not vote.group:
+            vote.group = self.roster.group = members.group
+            self._files.keep_vote(vote.term, vote.voted_for, voter=vote.voter)
 
     # ---- snapshots
 

@@ -230,6 +230,8 @@ class Vote(msgspec.Struct, array_like=True):
     """Whether it had everything that was committed once: an empty newcomer must not vote for others' logs."""
     identity: str = ""
     """Of this directory, made at its first start: with an empty one, a controller is another one."""
+    group: str = ""
+    """Of the controllers it belongs to, once that is committed."""
 
 
 Content = TypeVar("Content", RaftSnapshot, Vote)

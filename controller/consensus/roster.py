@@ -61,6 +61,8 @@ class Roster:
         self._own = own
         self._configured = configured
         self._copied = copied
+        self.group = ""
+        """The group's identity once it is committed, also if this controller learned that before it was restarted."""
         self._heard: dict[str, Introduction] = {}
         """Of those that are connected."""
         self._terms: dict[str, tuple[str, int]] = {}
@@ -74,11 +76,15 @@ class Roster:
         return {each: known[each] for each in current.members if each in known}
 
     @property
+    def agreed(self) -> Membership:
+        """The members that are committed: nobody is turned away because of a change that may be cut again."""
+        return self._raft.members.at(self._raft.log.committed)
+
+    @property
     def introduction(self) -> Introduction:
         """What this controller says to the others."""
         own, raft = self._own, self._raft
-        group = raft.members.current.group
-        return Introduction(own.identity, group, raft.admitted, raft.hard.term, own.host, own.port, own.raft_port)
+        return Introduction(own.identity, self.group, raft.admitted, raft.hard.term, own.host, own.port, own.raft_port)
 
     @property
     def is_named(self) -> bool:
@@ -87,8 +93,7 @@ class Roster:
 
     def introduced(self, peer: str, said: Introduction) -> str:
         """Take in who is connected; why it must not be, else empty."""
-        current = self._raft.members.current
-        if said.group and current.group and said.group != current.group:
+        if said.group and self.group and said.group != self.group:
             return f"{peer} belongs to another group of controllers: correct controller.peers, or empty its directory"
         reason = self.stranger(peer, said.identity)
         if reason:
@@ -106,11 +111,11 @@ class Roster:
 
     def stranger(self, peer: str, identity: str = "") -> str:
         """Why a peer is none of this group; empty when it is, or when this controller cannot know."""
-        current, said = self._raft.members.current, self._heard.get(peer)
+        current, agreed, said = self._raft.members.current, self.agreed, self._heard.get(peer)
         identity = identity or (said.identity if said is not None else "")
-        if identity and identity in current.retired:
+        if identity and identity in agreed.retired:
             return f"the directory of {peer} was replaced or removed: empty it before this controller is added again"
-        if peer in current.members or self._raft.leader is None or not self._raft.admitted:
+        if peer in current.members or peer in agreed.members or self._raft.leader is None or not self._raft.admitted:
             return ""
         return f"{peer} is no member: run {COMMAND} add {peer}@HOST:PORT@RAFTPORT"
 
@@ -194,7 +199,8 @@ class Roster:
         voters = tuple(each for each in current.voters if each != node_id)
         if not voters:
             raise LocalMisuse("the last controller cannot be removed")
-        here = {each for each, one in leading.progress.items() if one.last_contact >= heard_since} & set(self._heard)
+        progress = leading.progress.items()  # only one that votes acknowledges entries
+        here = {each for each, one in progress if one.last_contact >= heard_since and one.match} & set(self._heard)
         away = [each for each in voters if each != leading.own and each not in here]
         if 2 * (len(voters) - len(away)) <= len(voters):
             raise LocalMisuse(f"without {node_id} too few would run: start {', '.join(away)} first")
