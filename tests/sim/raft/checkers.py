@@ -10,14 +10,7 @@ from typing import Any
 from controller.consensus.journal import Entry, RaftSnapshot
 from controller.consensus.wire import NextIndex
 from controller.raft.messages import AppendAnswer
-
-
-class Violation(AssertionError):
-    """A rule was broken."""
-
-    def __init__(self, rule: str, detail: str) -> None:
-        super().__init__(f"{rule}: {detail}")
-        self.rule = rule
+from tests.sim.raft.member_rules import MemberJudge, Violation
 
 
 def acknowledged_up_to(message: object) -> int:
@@ -49,6 +42,9 @@ class Judge:
         self._acknowledged: dict[str, tuple[int, int]] = {}
         """(term, last index) up to which a follower confirmed the leader's log."""
         self._applied: dict[str, tuple[int, int]] = {}
+        self.members = MemberJudge()
+        self.floor = 0
+        """Commands that some answer has shown: whatever is asked from now on comes behind them."""
 
     def entered(self, before: Entry | None, entry: Entry) -> None:
         """Log matching: an index and a term are one entry, everywhere, with one log before it."""
@@ -68,9 +64,10 @@ class Judge:
                 raise Violation("only a conflict truncates", f"{node_id} cut {end + 1}..{index}, of term {term}")
             self._acknowledged[node_id] = (term, end)
 
-    def said(self, node_id: str, node: Any, message: object) -> None:
+    def said(self, node_id: str, node: Any, message: object, peer: str) -> None:
         """Whatever a node says shows its term and its vote; some messages also how far its log is the leader's."""
         self._shown[node_id] = (node.term, node.voted_for)
+        self.members.said(node_id, node, message, peer)
         confirmed = acknowledged_up_to(message)
         if confirmed:
             term, index = self._acknowledged.get(node_id, (0, 0))
@@ -103,6 +100,7 @@ class Judge:
     def look(self, node_id: str, node: Any, machine: Any) -> None:
         """After whatever a node did."""
         self._look_at_vote(node_id, node)
+        self.members.look(node_id, node, is_new=node.is_leader and node.term not in self.leaders)
         if node.is_leader:
             self._look_at_leader(node_id, node)
         self._look_at_commits(node_id, node)
@@ -126,16 +124,25 @@ class Judge:
             self.places[word] = len(self.history)
         self._applied[node_id] = (machine.restored, len(words))
 
-    def answer(self, word: bytes, place: int | None) -> None:
-        """A client got the answer that its command was applied, and its number in the order."""
+    def answer(self, word: bytes, place: int | None, floor: int = 0) -> None:
+        """A client got the answer that its command was applied, and its number in the order.
+
+        `floor` is that of the moment when it asked first: with `read`, this is linearizability, the order being known.
+        """
         if word not in self.places:
             raise Violation("answers are true", f"{word!r} was answered and never applied")
         if place is not None and self.places[word] != place:
             raise Violation("answers are true", f"{word!r} is command {self.places[word]}, answered was {place}")
+        if self.places[word] <= floor:
+            raise Violation("linearizable", f"{word!r} is command {self.places[word]}, and {floor} were seen before it")
         self.answered.append(word)
+        self.floor = max(self.floor, self.places[word])
 
-    def read(self, node_id: str, machine: Any, expected: int) -> None:
-        """A read shows at least what was answered before it was asked."""
+    def read(self, node_id: str, machine: Any, expected: int, floor: int) -> None:
+        """A read shows at least what was answered, or shown to another reader, before it was asked."""
+        if len(machine.words) < floor:
+            raise Violation("linearizable", f"{node_id} shows {len(machine.words)} commands, {floor} were seen before")
+        self.floor = max(self.floor, len(machine.words))
         seen = set(machine.words)
         missing = [each for each in self.answered[:expected] if each not in seen]
         if missing:

@@ -21,12 +21,15 @@ class Client:
         self.waiting = False
         """Whether the request has no answer yet."""
         self.reads = 0
+        self._floor = 0
+        """What was seen when the request was first sent."""
 
     def step(self, node_id: str) -> None:
         """Send a new request, or retry the last one if its outcome is unknown or it takes too long."""
         if not self.waiting:
             self.request += 1
             self.waiting = True
+            self._floor = self.world.judge.floor
         request = self.request
         raising = request % RAISING_EVERY == 0
         word = f"{RAISING if raising else ''}{self.name}:{request}"
@@ -39,7 +42,7 @@ class Client:
             assert isinstance(answer, Outcome)
             if not raising:
                 self.world.judge.applied(node_id, machine)
-                self.world.judge.answer(word.encode(), int(answer.remark))
+                self.world.judge.answer(word.encode(), int(answer.remark), self._floor)
 
         node, machine = self.world.nodes[node_id], self.world.machines[node_id]
         data = REGULAR + in_envelope(self.name, request, word)
@@ -50,11 +53,11 @@ class Client:
         world, node, machine = self.world, self.world.nodes[node_id], self.world.machines[node_id]
         if not node.leads:
             return
-        expected = len(world.judge.answered)
+        expected, floor = len(world.judge.answered), world.judge.floor
 
         def done(_answer: object, granted: bool) -> None:
             if granted:
                 self.reads += 1
-                world.judge.read(node_id, machine, expected)
+                world.judge.read(node_id, machine, expected, floor)
 
         world.act(node_id, lambda: node.ask_read(done))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.sim.raft.operators import Operator
 from tests.sim.raft.world import World
 
 PAUSE_SECONDS_MAX = 2.0
@@ -22,6 +23,7 @@ class Faults:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.operator = Operator(world)
         self.counts: Counter[str] = Counter()
         self._kinds = {
             "connection lost": (self._disconnect, 4),
@@ -38,6 +40,8 @@ class Faults:
             "started": (self._start, 14),
             "burst": (self._burst, 3),
         }
+        if world.sizes.changing:
+            self._kinds |= {"member added": (self.operator.add, 6), "member removed": (self.operator.remove, 4)}
         self._weights = [weight * world.random.choice((0.3, 1, 3)) for _, weight in self._kinds.values()]
 
     def happen(self) -> None:
@@ -123,7 +127,9 @@ class Faults:
         return node_id is not None
 
     def _start(self) -> bool:
-        down = sorted(set(self.world.ids) - set(self.world.nodes))
+        down = sorted(
+            (self.world.started if self.world.sizes.changing else set(self.world.ids)) - set(self.world.nodes)
+        )
         if down:
             self.world.boot(self.world.random.choice(down))
         return bool(down)
@@ -131,6 +137,11 @@ class Faults:
     def _wipe(self) -> bool:
         """One whose loss leaves a majority that votes; a newcomer may lose its disk again."""
         world = self.world
+        if world.sizes.changing:
+            candidates = [each for each in sorted(world.started) if self.operator.may_wipe(each)]
+            if candidates:
+                world.wipe(world.random.choice(candidates))
+            return bool(candidates)
         voters = {each for each in world.ids if world.votes(each)}
         spare = 2 * (len(voters) - 1) > len(world.ids)
         candidates = [each for each in world.ids if spare or (each not in voters and 2 * len(voters) > len(world.ids))]

@@ -86,7 +86,7 @@ class Wire(Transport):
         self.network = network
         self.own = ControllerNode(node_id, "h", 1, 1)
         self.nodes = {each: NumberedNode(each) for each in ids}
-        self.on_say: Callable[[Message], None] = lambda _message: None
+        self.on_say: Callable[[Message, str], None] = lambda _message, _peer: None
 
     def send(self, node: Node, message: dict) -> bool:
         return self.say(node, from_library(message))
@@ -95,7 +95,7 @@ class Wire(Transport):
         link = (self.own.node_id, node.id)
         if link not in self.network.up:
             return False
-        self.on_say(message)
+        self.on_say(message, node.id)
         if link in self.network.links:
             self.network.links[link].append(encode_message(message))
         return True

@@ -53,7 +53,7 @@ class Schedule:
 
     def run(self) -> None:
         """All of it; raises what is wrong."""
-        for node_id in self.world.ids:
+        for node_id in self.world.founders:
             self.world.boot(node_id)
         for _ in range(STEPS):
             self._step()
@@ -102,17 +102,23 @@ class Schedule:
             for client in self.clients:
                 if client.waiting and leaders and world.random.random() < 0.1:
                     client.step(leaders[0])
-            if leaders and not any(client.waiting for client in self.clients) and self._equal():
+            whole = not world.sizes.changing or self.faults.operator.mend()
+            if whole and leaders and not any(client.waiting for client in self.clients) and self._equal():
                 break
         else:
             raise Violation("everybody heals", "the nodes do not agree")
         words = set(world.judge.history)
         lost = [each for each in world.judge.answered if each not in words]
-        if lost or any(machine.words != world.judge.history for machine in world.machines.values()):
+        if lost or any(world.machines[each].words != world.judge.history for each in self._members()):
             raise Violation("nothing answered is lost", str(lost[:5]))
 
+    def _members(self) -> list[str]:
+        """Those that must agree in the end."""
+        world = self.world
+        return list(world.judge.members.agreed[1].voters if world.sizes.changing else world.ids)
+
     def _equal(self) -> bool:
-        nodes = list(self.world.nodes.values())
+        nodes = [self.world.nodes[each] for each in self._members()]
         return len({(node.applied, node.journal[-1]) for node in nodes}) == 1 and all(node.votes for node in nodes)
 
 
@@ -122,10 +128,16 @@ def run(
     plant: Plant | None = None,
     trace: Callable[[str], object] | None = None,
     engine: str = "pysyncobj",
+    *,
+    changing: bool = False,
 ) -> Result:
-    """The result of a seed's history; `plant` leaves a rule out first, `trace` gets each line of the history."""
+    """The result of a seed's history; `plant` leaves a rule out first, `trace` gets each line of the history.
+
+    `changing`: of five possible members three found the group, and an operator adds, removes and replaces some.
+    """
     sizes = {
-        "nodes": 5 if seed % 4 == 3 else 3,
+        "nodes": 5 if changing or seed % 4 == 3 else 3,
+        "changing": changing,
         "snapshot_entries": 4 + seed % 13 if seed % 3 else 40,
         "batch_bytes": BATCH_BYTES[seed % len(BATCH_BYTES)],
         "piece_bytes": PIECE_BYTES[seed % len(PIECE_BYTES)],

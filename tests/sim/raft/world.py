@@ -20,6 +20,8 @@ import pytest
 from controller.consensus import raft_node
 from controller.consensus.engine import VOTE_FILE
 from controller.consensus.journal import Entry, Journal, RaftSnapshot, Vote, load
+from controller.consensus.links import REFUSED_PAUSE_SECONDS
+from controller.raft.membership import MemberPlace
 from controller.raft.messages import REGULAR
 from tests.sim.raft.checkers import Judge
 from tests.sim.raft.disk import Disk, PowerCut
@@ -29,6 +31,7 @@ from tests.sim.raft.network import Link, Network
 
 IDS = ("n1", "n2", "n3")
 QUANTUM_SECONDS = 0.01
+FOUNDERS = 3
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Sizes:
     """Time that a node takes between two readings of its clock."""
     machine: Callable[[], Any] = Words
     engine: str = "pysyncobj"
+    changing: bool = False
+    """Whether the members change: three found the group, directories have identities, and links judge them."""
 
 
 class World:
@@ -52,6 +57,15 @@ class World:
         self.folder = folder.resolve()
         self.sizes = sizes
         self.ids = tuple(f"n{each + 1}" for each in range(sizes.nodes))
+        self.founders = self.ids[:FOUNDERS] if sizes.changing else self.ids
+        self.configured = dict.fromkeys(self.ids, self.founders)
+        """Whom each is told of when it starts."""
+        self.places = {each: MemberPlace(each, each, 1, number + 1) for number, each in enumerate(self.ids)}
+        self.started: set[str] = set()
+        """Nodes that have a directory."""
+        self._identities = 0
+        self._turned_away: dict[frozenset[str], float] = {}
+        """When two ended their connection because of who one of them is."""
         self.random = random.Random(seed)
         self.now = 100.0
         self.judge = Judge()
@@ -95,6 +109,7 @@ class World:
     def boot(self, node_id: str) -> None:
         """Start a node on its directory and connect it to all that run."""
         self.note("boot", node_id)
+        self.started.add(node_id)
         directory = self.folder / node_id
         directory.mkdir(parents=True, exist_ok=True)
         wire, machine = self.engine.wire(self, node_id), self.sizes.machine()
@@ -103,7 +118,7 @@ class World:
         except PowerCut:
             self._cut_off(node_id)
             return
-        wire.on_say = lambda message: self.judge.said(node_id, node, message)
+        wire.on_say = lambda message, peer: self.judge.said(node_id, node, message, peer)
         self.nodes[node_id], self.wires[node_id], self.machines[node_id] = node, wire, machine
         self.judge.booted(node_id, node)
         self.judge.look(node_id, node, machine)
@@ -148,8 +163,22 @@ class World:
             self.note(node_id, *place, node.votes, node.is_leader)
             self.judge.look(node_id, node, self.machines[node_id])
 
+    def who(self, node_id: str) -> dict[str, Any]:
+        """Places, and the identity of a directory that has none yet."""
+        if not self.sizes.changing:
+            return {}
+        self._identities += 1
+        known = {each: self.places[each] for each in self.configured[node_id]}
+        return {"places": known, "identity": f"{node_id}-{self._identities}"}
+
+    def turned_away(self, one: str, other: str) -> None:
+        """They try again, but not at once."""
+        self._turned_away[frozenset((one, other))] = self.now
+
     def connect(self, one: str, other: str) -> None:
         """A connection of two that run."""
+        if self.now - self._turned_away.get(frozenset((one, other)), 0.0) < REFUSED_PAUSE_SECONDS:
+            return
         self.note("connect", one, other)
         self.network.connect(one, other)
 
@@ -202,7 +231,7 @@ class World:
         """All run and are connected."""
         self.paused.clear()
         self.network.slow.clear()
-        for node_id in self.ids:
+        for node_id in sorted(self.started) if self.sizes.changing else self.ids:
             while node_id not in self.nodes:
                 self.boot(node_id)
         for one in self.ids:
