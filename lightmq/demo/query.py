@@ -76,8 +76,9 @@ class AnomalyProcessor(StatefulProcessor):
 
 POLL_S = 0.2
 RESTARTS_MAX = 8
-"""Restarts within ten minutes: two minutes of pauses. Spark gives a Python process ten seconds to connect, which is too
-short again and again on a machine with ten times the load it can bear."""
+"""Restarts within ten minutes: two minutes of pauses. Spark gives the Python process that plans a stream's batches ten
+seconds to connect (`PythonWorkerFactory.createSimpleWorker`; no setting changes it), of which its imports need 0.8 s of
+CPU: too short again and again on a machine with ten times the load it can bear."""
 FIRST_BATCH_TIMEOUT_S = 600.0
 """Longest wait for a first batch, restarts included; after it the next query is started all the same."""
 

@@ -13,7 +13,7 @@ refused and shown is the same. Thread rule: pure functions over buffers the call
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -145,15 +145,40 @@ def numbers(values: NDArray[Any], absent: Bools | None = None) -> pa.Array:
     return pa.Array.from_buffers(type_, rows, [validity, pa.py_buffer(held)])
 
 
-def one(value: str | int | None, type_: pa.DataType) -> pa.Scalar:
-    """One text, whole number or null as Arrow's value; `pa.scalar` imports pandas, see `numbers`."""
+def one(value: bytes | str | int | None, type_: pa.DataType) -> pa.Scalar:
+    """One text, byte string, whole number or null as Arrow's value; `pa.scalar` imports pandas, see `numbers`."""
     if value is None:
         return pa.nulls(1, type_)[0]
-    if isinstance(value, str):
-        raw = value.encode()
+    if isinstance(value, bytes | str):
+        raw = value if isinstance(value, bytes) else value.encode()
         edges = pa.py_buffer(np.array([0, len(raw)], np.int32))
         return pa.Array.from_buffers(type_, 1, [None, edges, pa.py_buffer(raw)])[0]
     return numbers(np.array([value], np.dtype(str(type_))))[0]
+
+
+def byte_strings(values: Sequence[bytes | None]) -> pa.Array:
+    """Byte strings or nulls as a binary column; `pa.array` imports pandas, see `numbers`.
+
+    Raises pa.ArrowInvalid for 2 GB or more, which a binary column cannot hold.
+    """
+    edges = np.concatenate([[0], np.cumsum([len(value or b"") for value in values], dtype=np.int64)]).astype(np.int64)
+    valid = np.array([value is not None for value in values], np.bool_)
+    validity = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    held = pa.Array.from_buffers(pa.large_binary(), len(values), [validity, pa.py_buffer(edges), data])
+    return held.cast(pa.binary())
+
+
+def in_numpy(column: pa.Array) -> NDArray[Any]:
+    """A copy of a column of numbers or truth values without nulls; `to_numpy` imports pandas, see `numbers`."""
+    if column.null_count:
+        raise ValueError(f"{column.null_count} nulls in a column that is to have none")
+    if pa.types.is_boolean(column.type):
+        return in_numpy(column.cast(pa.uint8())).view(np.bool_)
+    kind = np.dtype(column.type.to_pandas_dtype())
+    if not len(column):
+        return np.zeros(0, kind)
+    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize).copy()
 
 
 def as_text(raw: pa.Array) -> pa.Array:

@@ -62,13 +62,15 @@ class SinkColumns:
         """Return the parts of a batch of rows; options stand for whole columns."""
         import pyarrow as pa
 
+        from spark_connector.columns.layout import one
+
         found = {part: batch.column(name) for part, name in self.parts.items()}
         if "headers" in found:
             found["properties"] = _properties_of(found.pop("headers"))
         options = {"topic": self.topic, "mqttTopic": self.mqtt_topic, "contentType": self.content_type}
         for part, value in options.items():
             if value is not None and part not in found:
-                found[part] = pa.repeat(pa.scalar(value), batch.num_rows)
+                found[part] = pa.repeat(one(value, pa.string()), batch.num_rows)
         return found
 
 

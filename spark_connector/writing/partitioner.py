@@ -273,6 +273,6 @@ def _keyed(keys: pa.DictionaryArray, at: Numbers, count: int) -> Numbers:
 
 
 def _rows(at: Numbers) -> pa.Array:
-    import pyarrow as pa
+    from spark_connector.columns.layout import numbers
 
-    return pa.array(at)
+    return numbers(at)

@@ -33,6 +33,7 @@ from remoting.batches import body
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records import image, names, properties, record
 from remoting.tracing.context import TRACEPARENT
+from spark_connector.columns.layout import byte_strings, in_numpy, numbers, one
 from spark_connector.errors import OptionError
 from spark_connector.options.option_table import check_mqtt_topic
 
@@ -43,7 +44,7 @@ DELAY_KEYS = (MQTT_DELAY, QUEUE_DELAY, b"TIMER_DELAY_SEC", b"TIMER_DELIVER_MS", 
 """Every property by which a message can ask to be delivered later."""
 DELAY_MS_MAX = 10**15 - 1
 """More digits no broker reads; what it allows is its own setting, days rather than years."""
-EMPTY = pa.scalar(b"", pa.binary())
+EMPTY = one(b"", pa.binary())
 
 Pair = tuple[pa.Array, pa.Array]
 """(keys, values) of one property; both are empty in the rows that do not have it."""
@@ -73,28 +74,28 @@ def own_pairs(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) ->
 def by_distinct(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
     """Apply a function to each distinct value; nulls stay null."""
     encoded = column.dictionary_encode()
-    changed = pa.array([change(value) for value in encoded.dictionary.to_pylist()], pa.binary())
+    changed = byte_strings([change(value) for value in encoded.dictionary.to_pylist()])
     return changed.take(encoded.indices)
 
 
 def _delays(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) -> list[Pair]:
     delays = np.full(len(is_mqtt), delay_ms, np.int64)
     if "delay" in columns:
-        delays = pc.fill_null(columns["delay"].cast(pa.int64()), delay_ms).to_numpy(zero_copy_only=False)
+        delays = in_numpy(pc.fill_null(columns["delay"].cast(pa.int64()), one(delay_ms, pa.int64())))
         wrong = delays[(delays < 0) | (delays > DELAY_MS_MAX)]
         if len(wrong):
             raise OptionError(f"column 'delay' holds {int(wrong[0])}: milliseconds of 0 or more are needed")
-    text = pa.array(delays).cast(pa.string()).cast(pa.binary())
+    text = numbers(delays).cast(pa.string()).cast(pa.binary())
     found = []
     for key, flags in ((MQTT_DELAY, is_mqtt), (QUEUE_DELAY, ~is_mqtt)):
         wished = flags & (delays > 0)
         if wished.any():
-            found.append(_where(pa.array(wished), key, text))
+            found.append(_where(numbers(wished), key, text))
     return found
 
 
 def _where(present: pa.Array, key: bytes, values: pa.Array) -> Pair:
-    return pc.if_else(present, pa.scalar(key, pa.binary()), EMPTY), pc.if_else(present, values, EMPTY)
+    return pc.if_else(present, one(key, pa.binary()), EMPTY), pc.if_else(present, values, EMPTY)
 
 
 HEADER = np.dtype(
@@ -156,13 +157,13 @@ def encode_rows(
     is_mqtt = pc.is_valid(mqtt)
     plain = _binary(columns["topic"]) if "topic" in columns else pa.nulls(rows, pa.binary())
     parent = by_distinct(mqtt, _parent_of)
-    elsewhere = by_distinct(pc.if_else(is_mqtt, pa.scalar(None, pa.binary()), plain), _plain_of)
+    elsewhere = by_distinct(pc.if_else(is_mqtt, one(None, pa.binary()), plain), _plain_of)
     topic = pc.if_else(is_mqtt, parent, elsewhere)
     if topic.null_count:
         raise OptionError(_without_topic(columns, topic))
     key, tag, body = (_filled(columns[name]) if name in columns else nothing for name in ("key", "tag", "body"))
-    flag = is_mqtt.to_numpy(zero_copy_only=False)
-    own = pc.if_else(is_mqtt, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()), EMPTY), pc.fill_null(mqtt, EMPTY)
+    flag = in_numpy(is_mqtt)
+    own = pc.if_else(is_mqtt, one(record.MQTT_TOPIC_KEY, pa.binary()), EMPTY), pc.fill_null(mqtt, EMPTY)
     more, taken = own_pairs(columns, flag, defaults.delay_ms)
     singles = [_single(*pair) for pair in (own, *more)]
     has_pairs = "properties" in columns
@@ -207,7 +208,7 @@ def _filled(column: pa.Array) -> pa.Array:
 
 
 def _lengths(part: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    found: np.ndarray[Any, np.dtype[np.int64]] = pc.binary_length(part).to_numpy(zero_copy_only=False).astype(np.int64)
+    found: np.ndarray[Any, np.dtype[np.int64]] = in_numpy(pc.binary_length(part)).astype(np.int64)
     return found
 
 
@@ -274,7 +275,7 @@ def _pairs(
     edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + rows + 1].astype(np.int64)
     counts = edges[1:] - edges[:-1]
     if column.null_count:
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = in_numpy(column.is_valid())
         if counts[~valid].any():
             column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
             return _pairs(column, dropped)
@@ -285,7 +286,7 @@ def _pairs(
     kept = _none_of(keys, dropped)
     if pc.any(pc.invert(kept)).as_py():
         # Rows that were read from a topic carry it as a property; where they go now depends on the columns alone.
-        edges = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))])[edges]
+        edges = np.concatenate([[0], np.cumsum(in_numpy(kept))])[edges]
         keys, values = keys.filter(kept), values.filter(kept)
     lengths = np.stack([_short(_lengths(keys), "property key"), _short(_lengths(values), "property value")], axis=1)
     table = _rows_like(lengths.astype("<u2").view(np.uint8).ravel(), 4 * edges)
@@ -298,8 +299,8 @@ def _pairs(
 
 def _none_of(keys: pa.Array, dropped: Sequence[bytes]) -> pa.Array:
     if len(dropped) == 1:
-        return pc.not_equal(keys, pa.scalar(dropped[0], pa.binary()))
-    return pc.invert(pc.is_in(keys, value_set=pa.array(dropped, pa.binary())))
+        return pc.not_equal(keys, one(dropped[0], pa.binary()))
+    return pc.invert(pc.is_in(keys, value_set=byte_strings(dropped)))
 
 
 def _rows_like(data: np.ndarray[Any, Any], edges: np.ndarray[Any, Any]) -> pa.Array:
@@ -312,7 +313,7 @@ def _flags(columns: Mapping[str, pa.Array], is_mqtt: np.ndarray[Any, Any], defau
     """Low byte of the record flags: QoS, retain and MQTT bits of MQTT rows."""
     quality = np.full(len(is_mqtt), defaults.qos, np.int64)
     if "qos" in columns:
-        quality = pc.fill_null(columns["qos"].cast(pa.int64()), defaults.qos).to_numpy(zero_copy_only=False)
+        quality = in_numpy(pc.fill_null(columns["qos"].cast(pa.int64()), one(defaults.qos, pa.int64())))
         wrong = quality[(quality < 0) | (quality > 2)]
         if len(wrong):
             raise OptionError(f"column 'qos' holds {int(wrong[0])}: 0, 1 or 2 is needed")
@@ -381,7 +382,7 @@ def _by_queue(columns: Mapping[str, pa.Array]) -> Iterator[tuple[int, Mapping[st
     queues = columns["queue"].to_numpy()
     present = np.unique(queues).tolist()
     for queue in present:
-        mask = None if len(present) == 1 else pa.array(queues == queue)
+        mask = None if len(present) == 1 else numbers(queues == queue)
         yield queue, columns if mask is None else {name: column.filter(mask) for name, column in columns.items()}
 
 
@@ -441,7 +442,7 @@ def _properties(column: pa.Array, taken: Sequence[bytes]) -> pa.Array | None:
         return None
     if not kept.all():
         edges = np.concatenate([[0], np.cumsum(kept)])[edges]
-        keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
+        keys, values = keys.filter(numbers(kept)), values.filter(numbers(kept))
     return _map(edges, keys, values)
 
 
@@ -450,7 +451,7 @@ def _with_pair(column: pa.Array | None, pair: Pair) -> pa.Array | None:
     present = _lengths(pair[0]) > 0
     if not present.any():
         return column
-    own = [_text("properties", part.filter(pa.array(present))) for part in pair]
+    own = [_text("properties", part.filter(numbers(present))) for part in pair]
     if column is None:
         return _map(np.concatenate([[0], np.cumsum(present)]), own[0], own[1])
     edges = np.frombuffer(column.buffers()[1], np.int32)[: len(column) + 1]
@@ -468,7 +469,7 @@ def _map(edges: np.ndarray[Any, Any], keys: pa.Array, values: pa.Array) -> pa.Ar
     sizes = pc.add(pc.binary_length(keys), pc.binary_length(values)).to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     _check_length(int(np.max(ends[edges[1:]] - ends[edges[:-1]])), "properties")
-    return pa.MapArray.from_arrays(pa.array(edges.astype(np.int32)), keys, values)
+    return pa.MapArray.from_arrays(numbers(edges.astype(np.int32)), keys, values)
 
 
 def _check_length(length: int, what: str) -> None:

@@ -125,13 +125,14 @@ class LargestRow:
 def _sizes(column: pa.MapArray) -> pa.Array:
     """The bytes of each row's keys and values."""
     import numpy as np
-    import pyarrow as pa
     import pyarrow.compute as pc
+
+    from spark_connector.columns.layout import numbers
 
     edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     pairs = pc.add(pc.fill_null(pc.binary_length(column.keys), 0), pc.fill_null(pc.binary_length(column.items), 0))
     ends = np.concatenate([[0], np.cumsum(pairs.to_numpy(zero_copy_only=False), dtype=np.int64)])
-    return pa.array(ends[edges[1:]] - ends[edges[:-1]])
+    return numbers(ends[edges[1:]] - ends[edges[:-1]])
 
 
 def _text(value: str | bytes) -> str:

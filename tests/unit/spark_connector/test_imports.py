@@ -61,3 +61,22 @@ print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_writer_does_not_import_pandas() -> None:
+    """From the columns of a batch to the request body, with every part that a stream's sink writes."""
+    program = """
+import sys
+import numpy as np
+import pyarrow as pa
+from spark_connector.columns.layout import byte_strings, numbers
+from spark_connector.writing.row_encoder import Defaults, encode_rows
+text = byte_strings([b"machines/1/commands", b"machines/2/commands"])
+pairs = pa.MapArray.from_arrays(numbers(np.array([0, 1, 2], np.int32)), text, text)
+delay = numbers(np.array([0, 5], np.int64))
+columns = {"mqttTopic": text.cast(pa.string()), "key": text, "body": text, "delay": delay, "properties": pairs}
+print(len(encode_rows(columns, 2, Defaults(qos=1, retain=False, born_ms=1))))
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]

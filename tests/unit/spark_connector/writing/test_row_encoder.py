@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.protocol.records import image, names
+from spark_connector.columns.layout import byte_strings
 from spark_connector.errors import OptionError
 from spark_connector.writing.row_encoder import Defaults, EncodedRows, encode_rows
 
@@ -112,3 +113,8 @@ def test_a_row_that_does_not_fit_is_named_by_the_user_s_column_and_its_key() -> 
         columns = {"body": pa.array(["x", "x"]), "topic": pa.array(["t", "t"]), "key": keys} | given_columns
         with pytest.raises(OptionError, match=f"column '{column}' holds .* bytes in the row with key 'b', "):
             encode_rows(columns, 2, DEFAULTS, said)
+
+
+@given(st.lists(st.none() | st.binary(max_size=20), max_size=20))
+def test_byte_strings_are_what_arrow_makes_of_them(values: list[bytes | None]) -> None:
+    assert byte_strings(values).equals(pa.array(values, pa.binary()))
