@@ -1,5 +1,5 @@
 """`session()`: a SparkSession with nothing to configure, tuned for streams; `register_topics()`: a view of every topic;
-`trace_rows()`: spans of rows.
+`trace_rows()`: spans of rows; `report_queries()`: the session's queries in the console.
 
 It chooses a Java, makes workers use this very Python, works around a host name that does not resolve, and sets what was
 measured to matter, each with its reason in `SETTINGS`. On a cluster (`spark://`, `yarn`, `k8s://`) it leaves the
@@ -34,6 +34,9 @@ from spark_connector.row_spans import trace_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from remoting.client.tls import ClientTls
+    from spark_connector.listener import RocketMQProgressListener
 
 
 TOPICS_MAX = 200
@@ -76,11 +79,35 @@ def register_topics(
     return names
 
 
+def report_queries(
+    spark: SparkSession,
+    name_server: str,
+    *,
+    broker_name: str = "",
+    access_key: str = "",
+    secret_key: str = "",
+    tls: ClientTls | None = None,
+) -> RocketMQProgressListener:
+    """Report every streaming query of the session to a broker, for the console's view of Spark and `lightmq spark`.
+
+    `name_server` is the option of the same name: `host:port`, several with commas. A key needs the right to read the
+    topics of the queries. Returns the listener, whose `serve` is a page for Prometheus. Raises ValueError for a
+    malformed address; a broker that is away changes nothing for the queries.
+    """
+    from spark_connector.listener import RocketMQProgressListener
+
+    listener = RocketMQProgressListener()
+    listener.report(name_server, broker_name=broker_name, access_key=access_key, secret_key=secret_key, tls=tls)
+    spark.streams.addListener(listener)
+    return listener
+
+
 __all__ = [
     "defaults",
     "prepare_environment",
     "register_topics",
     "render_defaults",
+    "report_queries",
     "require_pyspark",
     "run_forever",
     "session",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -153,6 +154,13 @@ class QueryState:
 
 ERROR_CHARACTERS_MAX = 1_000
 """Of the error of a query, the part that is reported."""
+JAVA_FRAMES = re.compile(r"\n\s+at [\w$./]+\(")
+
+
+def error_text(exception: str) -> str:
+    """The end of an error's text in front of Java's frames: a Python traceback names its cause last."""
+    found = JAVA_FRAMES.split(exception, 1)[0].strip()
+    return found if len(found) <= ERROR_CHARACTERS_MAX else "…" + found[1 - ERROR_CHARACTERS_MAX :]
 
 
 class BrokerReports:
@@ -220,7 +228,7 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
             self._failed += event.exception is not None
         ended = SparkReport(str(event.id), str(event.runId), str(event.id) if state is None else state.name, "ended")
         if event.exception is not None:
-            ended.status, ended.last_error = "failed", event.exception[:ERROR_CHARACTERS_MAX]
+            ended.status, ended.last_error = "failed", error_text(event.exception)
         self._report(ended)
 
     def report(

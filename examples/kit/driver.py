@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lightmq.demo.query import KeptQuery, begin, say, serve, short_session
+from lightmq.spark import report_queries
 
 if TYPE_CHECKING:
     from kit.stage import Example, Stage
@@ -18,6 +19,7 @@ def drive(example: Example, stage: Stage) -> int:
     """Run the queries until told to stop; status 1 when one was given up."""
     assert example.queries is not None
     spark, archive = short_session(f"lightmq-{example.name}", example.settings)
+    report_queries(spark, stage.server)
     queries = [KeptQuery(name, start, say) for name, start in example.queries(spark, stage).items()]
 
     def batch() -> None:

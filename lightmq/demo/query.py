@@ -364,6 +364,8 @@ def short_session(name: str, settings: Mapping[str, str] | None = None) -> tuple
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the driver; status 1 when a query was given up."""
+    from lightmq.spark import report_queries
+
     given = list(sys.argv[1:] if arguments is None else arguments)
     prepared = None
     if given == [LATER]:
@@ -376,6 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = json.loads(line)
     options = parse(given)
     spark, archive = prepared or short_session(NAME)
+    report_queries(spark, options.nameserver)  # the console, open since the start, shows them
     started = writers(spark, options).items()
     queries = [KeptQuery(name, start, say, restarts_max=options.restarts) for name, start in started]
     serve(queries, lambda stopping: begin(queries, spark.version, stopping))

@@ -29,6 +29,8 @@ FORMATS: list[tuple[str, str, Any]] = [
     ("short", "[-2500000]", "-2.5 M"),
     ("short", "[NaN]", "\N{EN DASH}"),
     ("digits", "[0.00123]", "0.0012"),
+    ("cause", r"['java.Error: x\nTraceback (most recent call last):\n  File\nValueError: no']", "ValueError: no"),
+    ("cause", r"['The query was stopped.\nWhy: nobody knows']", "The query was stopped."),
     ("plural", "[1, 'message']", "1 message"),
     ("plural", "[2, 'property', 'properties']", "2 properties"),
 ]

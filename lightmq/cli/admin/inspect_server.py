@@ -140,7 +140,7 @@ def spark(
 ) -> None:
     """Show the Spark queries that report to brokers: pace, duration of batches, lag, state, the last error.
 
-    A query reports with RocketMQProgressListener().report("host:port").
+    A session reports its queries with lightmq.spark.report_queries(spark, "host:port").
     """
     with brokers(target) as found:
         rows = [

@@ -20,7 +20,13 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_connector.listener import QueueLag, RocketMQProgressListener, progress_lags
+from spark_connector.listener import (
+    ERROR_CHARACTERS_MAX,
+    QueueLag,
+    RocketMQProgressListener,
+    error_text,
+    progress_lags,
+)
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import StreamOffset, to_json
 
@@ -127,3 +133,15 @@ def test_the_document_names_exactly_what_is_shown() -> None:
     documented = re.findall(r"^\| `(rocketmq_spark_\w+)` \|", PAGE.read_text(), re.MULTILINE)
     shown = {re.sub(r"_created$", "", name) for name, *_ in samples(running())}
     assert sorted(documented) == sorted(shown)
+
+
+def test_the_end_of_an_error_is_reported_without_frames_of_java() -> None:
+    """The cause of a Python traceback is its last line, however long the rest is."""
+    text = (
+        "py4j.Py4JException: Traceback:\n" + "  File\n" * 400 + "ValueError: no\n\n\tat py4j.Protocol.get(P.java:4)\n"
+    )
+    found = error_text(text)
+    assert found.startswith("…")
+    assert found.endswith("\nValueError: no")
+    assert len(found) == ERROR_CHARACTERS_MAX
+    assert error_text("the sink is full") == "the sink is full"

@@ -103,3 +103,13 @@ export function clock(time_ms, fine = false) {
 
 /** @param {number} number @param {string} one @param {string} [many] */
 export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+
+/**
+ * What failed in one line: of a Python traceback the line that names the exception, else the first line.
+ * @param {string} text
+ */
+export function cause(text) {
+  const lines = text.split('\n').map((line) => line.trim()).filter(Boolean);
+  const raised = lines.filter((line) => /^[A-Za-z_][\w.]*(Error|Exception|[a-z]): /.test(line));
+  return (text.includes('Traceback (most recent call last):') && raised.at(-1)) || lines[0] || text;
+}

@@ -1,7 +1,7 @@
 // @ts-check
 /** Spark: each streaming query that reads from this log, as its own listener reports it. */
 import { on } from '../core/events.js';
-import { ago, bytes, count, digits, rate, short, span } from '../core/format.js';
+import { ago, bytes, cause, count, digits, rate, short, span } from '../core/format.js';
 import { html, useEffect } from '../core/lib.js';
 import { useNow, usePaged } from '../core/resource.js';
 import { Chart, Legend } from '../parts/chart.js';
@@ -23,8 +23,8 @@ export function Spark() {
 }
 
 function None() {
-  return html`<${Empty} icon="spark" title="No Spark query has reported yet"><p>A query with LightMQ's listener reports its rate, batches and lag here. With LightMQ installed beside PySpark:</p>
-    <div class="narrow-code"><${Code} text=${'from lightmq.spark import session\n\nspark = session()   # brings the listener along\nreadings = (spark.readStream.format("rocketmq")\n    .option("filter", "plant/#").load())'} /></div><//>`;
+  return html`<${Empty} icon="spark" title="No Spark query has reported yet"><p>A session that reports its queries has their rate, batches and lag here. With LightMQ installed beside PySpark:</p>
+    <div class="narrow-code"><${Code} text=${'from lightmq.spark import report_queries, session\n\nspark = session()\nreport_queries(spark, "127.0.0.1:9876")   # before the queries start\nreadings = (spark.readStream.format("rocketmq")\n    .option("nameServer", "127.0.0.1:9876")\n    .option("mqttFilter", "plant/#").load())'} /></div><//>`;
 }
 
 /** @param {{ query: any }} props */
@@ -39,7 +39,8 @@ function Query({ query }) {
   return html`<section class="card" aria-label=${query.name ?? query.id}>
     <header><div class="row"><h2>${query.name || 'unnamed query'}</h2><${Badge} kind=${kind}>${word}<//></div><span class="small faint">batch ${count(query.batch)} · ${ago(query.updated_ms, now)}</span></header>
     <div class="body stack">
-      ${query.last_error && html`<${Banner} kind="bad"><b>Last error</b><pre class="small">${String(query.last_error).slice(0, 1200)}</pre><//>`}
+      ${query.last_error && html`<${Banner} kind="bad"><b>${cause(query.last_error)}</b>
+        <details><summary class="small">Whole error</summary><pre class="small">${query.last_error}</pre></details><//>`}
       <dl class="figures">
         <${Figure} name="Rate" value=${rate(query.rows_per_s)} /><${Figure} name="Batch" value=${span(query.batch_ms)} />
         <${Figure} name="Behind" value=${query.lag_messages === 0 ? 'up to date' : `${short(query.lag_messages)} messages`} note=${query.lag_s ? span(query.lag_s * 1000) : ''} />
