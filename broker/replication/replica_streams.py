@@ -253,7 +253,8 @@ class ReplicaStreams:
         have this log. `superseded` is called with a replica's epoch that is newer than ours."""
         self.host = host
         self.now_ms = host.now_ms
-        self.open: set[ReplicaStream] = set()
+        self.open: dict[int, ReplicaStream] = {}
+        """By number, in the order in which they came: the same events always have the same outcome."""
         self.sent_bytes = 0
         self.on_acknowledged: Callable[[float], object] = float
         """Called with the seconds from sending the end of the log to a replica until it has acknowledged it."""
@@ -288,7 +289,7 @@ class ReplicaStreams:
     def step_down(self, reason: str) -> None:
         """Stop serving: connections end, their state is dropped."""
         self._lead = None
-        for stream in list(self.open):
+        for stream in list(self.open.values()):
             stream.abort(reason)
 
     # -- connections --------------------------------------------------------------------------------------------------
@@ -301,17 +302,17 @@ class ReplicaStreams:
             return None
         self._numbers += 1
         stream = ReplicaStream(self, self._numbers, wire, address, is_near=is_near)
-        self.open.add(stream)
+        self.open[stream.number] = stream
         stream.send(encode_greeting(Greeting(stream.nonce)))
         return stream
 
     def _has_room(self) -> bool:
         """Whether one more connection is accepted; of too many the oldest without a HELLO is closed."""
-        strangers = [each for each in self.open if not each.is_replica]
+        strangers = [each for each in self.open.values() if not each.is_replica]
         if len(self.open) >= CONNECTIONS_MAX and strangers:
-            oldest = min(strangers, key=lambda each: each.number)
+            oldest = strangers[0]
             self.refused += 1
-            self.open.discard(oldest)
+            del self.open[oldest.number]
             oldest.abort("too many connections")
         return len(self.open) < CONNECTIONS_MAX
 
@@ -335,7 +336,7 @@ class ReplicaStreams:
     def close_strangers(self, reason: str) -> None:
         """End the connections of replicas that the leader does not count any more; they may come again."""
         lead = self._lead
-        for other in [each for each in self.open if each.is_replica]:
+        for other in [each for each in self.open.values() if each.is_replica]:
             if lead is not None and not lead.leader.knows(other.number):
                 other.abort(reason)
 
@@ -365,7 +366,7 @@ class ReplicaStreams:
 
     def ended(self, stream: ReplicaStream, reason: str) -> None:
         """The connection has ended; whose replica it was is logged with the reason."""
-        self.open.discard(stream)
+        self.open.pop(stream.number, None)
         if self._lead is not None:
             self._lead.leader.disconnected(stream.number, self.now_ms())
         if stream.is_replica:
@@ -417,7 +418,7 @@ class ReplicaStreams:
 
     def _pump_all(self, *, has_paused: bool = False) -> None:
         self._pump_due = False
-        for stream in list(self.open):
+        for stream in list(self.open.values()):
             if stream.is_replica:
                 self._pump(stream, has_paused=has_paused)
         self._pieces.forget()
@@ -425,7 +426,7 @@ class ReplicaStreams:
     def tick(self) -> None:
         """Count silence, several times a second."""
         now_ms = self.now_ms()
-        for each in [each for each in self.open if not each.is_replica]:
+        for each in [each for each in self.open.values() if not each.is_replica]:
             if now_ms - each.since_ms >= HELLO_MS_MAX:
                 self.refused += 1
                 each.abort("it did not say who it is")
@@ -433,13 +434,12 @@ class ReplicaStreams:
             self._beat(self._lead.leader, self._lead.store, now_ms)
 
     def _beat(self, leader: Leader, store: ServedLog, now_ms: int) -> None:
-        by_number = {each.number: each for each in self.open}
         end = store.end_position
         for number in leader.heartbeats_due(now_ms):
-            if number in by_number:
+            if number in self.open:
                 beat = Transfer(leader.epoch, leader.epoch_start, end, store.confirm_position, end, 0, b"")
-                by_number[number].send(encode_transfer_head(beat))
+                self.open[number].send(encode_transfer_head(beat))
                 leader.sent(number, 0, end, now_ms)
         for number in leader.silent(now_ms):
-            if number in by_number:
-                by_number[number].abort("it was silent for too long")
+            if number in self.open:
+                self.open[number].abort("it was silent for too long")

@@ -182,7 +182,7 @@ class MasterOfGroup:
     def _in_doubt(self) -> None:
         """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
         self._doubtful()
-        for stream in list(self._streams.open):
+        for stream in list(self._streams.open.values()):
             stream.abort("the master stood still")
 
     async def _tick(self) -> None:

@@ -70,7 +70,7 @@ class Leading:
         return self.broker.pauses.may_answer()
 
     def _in_doubt(self) -> None:
-        for stream in list(self.broker.streams.open):
+        for stream in list(self.broker.streams.open.values()):
             stream.abort("the master stood still")
 
     def tick(self) -> None:

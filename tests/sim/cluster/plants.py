@@ -160,7 +160,6 @@ class ForgetsAtTheBeginning(PauseWatch):
 
 RARE: dict[str, int] = {
     "expand-without-epoch-start": 560,
-    "new-masters-never-doubt": 1433,
 }
 """Where the search for a bug begins that few seeds show."""
 
@@ -186,7 +185,6 @@ PLANTS: dict[str, Build] = {
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
     "answers-after-a-pause": Build(pauses=AnswersAlways),
-    "new-masters-never-doubt": Build(pauses=ForgetsAtTheBeginning),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }
 
@@ -197,5 +195,6 @@ SELDOM: dict[str, Build] = {
     "soft-truncation": Build(frozenset({"soft-truncation"})),
     "entries-above-the-end-kept": Build(frozenset({"entries-above-end"})),
     "keeps-what-nobody-shares": Build(follower=KeepsWhatNobodyShares),
+    "new-masters-never-doubt": Build(pauses=ForgetsAtTheBeginning),
 }
 """Bugs that need several accidents at once: a test's hundreds of schedules seldom show them, long runs do."""

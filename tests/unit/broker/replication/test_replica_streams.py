@@ -212,7 +212,7 @@ def test_a_newer_connection_of_a_broker_ends_the_older() -> None:
     newer.copies()
     assert (older.end, newer.end) == ("aborted", "")
     older.stream.ended("closed by the replica")
-    assert world.streams.open == {newer.stream}
+    assert list(world.streams.open.values()) == [newer.stream]
 
 
 def test_a_resigned_master_ends_every_connection_and_confirms_nothing_more() -> None:
