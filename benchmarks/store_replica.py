@@ -20,7 +20,7 @@ from typing import Any
 import structlog
 
 from benchmarks.stores import MIB, messages
-from broker.store.append.replica_writer import RawPart
+from broker.store.append.raw_part import RawPart
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting.native import core as native

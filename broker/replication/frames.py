@@ -366,6 +366,7 @@ class Decoder:
     """Frames out of arbitrary chunks of bytes, of the kinds that may come from that side.
 
     The bytes of a TRANSFER are a view of the decoder's buffer, sound until the next frame is asked for or more is fed.
+    The buffer is there from the first `room` on: bytes that come as whole frames are read where they are.
     """
 
     def __init__(
@@ -374,7 +375,7 @@ class Decoder:
         self._limits = {kind: PAYLOAD_BYTES_MAX[kind] for kind in kinds}
         if TRANSFER in kinds:
             self._limits[TRANSFER] = TRANSFER_HEAD_BYTES + data_bytes_max
-        self._view = memoryview(bytearray(buffer_bytes))
+        self._view = memoryview(b"")
         self._usual_bytes = buffer_bytes
         self._start = self._end = 0
         self._frame_bytes = HEAD.size

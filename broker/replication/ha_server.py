@@ -22,6 +22,18 @@ from remoting.transport.turn import soon, turn_of
 from runtime.clock import Clock
 
 
+def stream_host(now_ms: Callable[[], int], log: Any) -> StreamHost:
+    """The event loop as streams see it."""
+    return StreamHost(
+        now_ms=now_ms,
+        later=lambda seconds, callback: asyncio.get_running_loop().call_later(seconds, callback),
+        soon=soon,
+        nonce=lambda: secrets.token_bytes(NONCE_BYTES),
+        chance=lambda: secrets.randbelow(1_000) / 1_000,
+        log=log,
+    )
+
+
 class ReplicaConnection(asyncio.Protocol):
     """One socket of a replica."""
 
@@ -99,13 +111,7 @@ class HaServer:
         permitted: Callable[[str], bool] = lambda _key: True,
     ) -> None:
         """The arguments are those of `ReplicaStreams`."""
-        host = StreamHost(
-            now_ms=lambda: clock.monotonic_ns() // 1_000_000,
-            later=lambda seconds, callback: asyncio.get_running_loop().call_later(seconds, callback),
-            soon=soon,
-            nonce=lambda: secrets.token_bytes(NONCE_BYTES),
-            log=log,
-        )
+        host = stream_host(lambda: clock.monotonic_ns() // 1_000_000, log)
         self.streams = ReplicaStreams(
             host, keys=keys, open_to_all=open_to_all, superseded=superseded, permitted=permitted
         )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from broker.store.append.raw_part import RawPart
+
 
 @dataclass(frozen=True, slots=True)
 class StreamHost:
@@ -24,36 +26,9 @@ class StreamHost:
     """Calls a function when the present turn of the process ends, never at once."""
     nonce: Callable[[], bytes]
     """Bytes that nobody can predict, `NONCE_BYTES` of them."""
+    chance: Callable[[], float]
+    """A random number from 0 up to 1."""
     log: Any
-
-
-class LogPart(Protocol):
-    """Whole records of one epoch, as a `RawPart` of the store has them."""
-
-    @property
-    def position(self) -> int:
-        """Where it stands in the log."""
-        ...
-
-    @property
-    def segment_base(self) -> int:
-        """Where the log file that it is in begins."""
-        ...
-
-    @property
-    def segment_size(self) -> int:
-        """Bytes of that file."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of all of its records."""
-        ...
-
-    @property
-    def data(self) -> memoryview:
-        """The records as they stand in the log, not copied."""
-        ...
 
 
 class LogPositions(Protocol):
@@ -85,8 +60,29 @@ class CopiedLog(Protocol):
         """(epoch, its first position), ascending."""
         ...
 
-    def raw(self, position: int, bytes_max: int) -> LogPart | None:
+    def raw(self, position: int, bytes_max: int) -> RawPart | None:
         """Return the part at a position, None at the end. Raises LocalMisuse when it has expired."""
+        ...
+
+
+class WrittenLog(CopiedLog, Protocol):
+    """A replica's log, which is written as its master's is."""
+
+    @property
+    def sound_end(self) -> int:
+        """Where its first damage begins."""
+        ...
+
+    def append_raw(self, part: RawPart) -> int:
+        """Append a part of the master's log. Raises StoreError, RemoteViolation for what does not fit."""
+        ...
+
+    def truncate(self, position: int) -> None:
+        """Cut the log at a position, durably. Raises OSError."""
+        ...
+
+    def reset(self, position: int) -> None:
+        """Drop all and begin at a position, durably. Raises OSError."""
         ...
 
 
@@ -132,4 +128,38 @@ class StreamWire(Protocol):
 
     def abort(self) -> None:
         """End it at once; its stream is told of the end later."""
+        ...
+
+
+class FollowingLog(Protocol):
+    """A replica's log that is open, as `LogStore` is one."""
+
+    @property
+    def begin_position(self) -> int:
+        """Where what retention has left begins."""
+        ...
+
+    @property
+    def end_position(self) -> int:
+        """Where the next part goes."""
+        ...
+
+    @property
+    def confirm_position(self) -> int:
+        """Everything below it is visible."""
+        ...
+
+    @property
+    def quarantined(self) -> Sequence[object]:
+        """Its damaged ranges."""
+        ...
+
+    @property
+    def positions(self) -> LogPositions:
+        """What of it is kept, and what may be confirmed."""
+        ...
+
+    @property
+    def replica(self) -> WrittenLog:
+        """Its bytes and epochs, as they are taken over from a master."""
         ...

@@ -39,8 +39,9 @@ from broker.replication.frames import (
     prove,
     proved,
 )
-from broker.replication.host import LogPart, ServedLog, StreamHost, StreamWire
+from broker.replication.host import ServedLog, StreamHost, StreamWire
 from broker.replication.leader import Leader, expired
+from broker.store.append.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 
@@ -129,7 +130,7 @@ class Piece:
 
     __slots__ = ("data", "head")
 
-    def __init__(self, part: LogPart, epoch_start: int, confirm: int) -> None:
+    def __init__(self, part: RawPart, epoch_start: int, confirm: int) -> None:
         self.data = part.data
         self.head = encode_transfer_head(
             Transfer(part.epoch, epoch_start, part.position, confirm, part.segment_base, part.segment_size, part.data)

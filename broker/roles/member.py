@@ -270,7 +270,7 @@ class GroupMember:
         elif role.is_fenced:
             await self._to_replica("", view.epoch)
             if self.client is not None:
-                self.client.move(self.client.address, view.epoch)
+                self.client.following.move(self.client.following.address, view.epoch)
         else:
             self._former = view.master
             await self._to_replica(view.address, view.epoch)
@@ -281,8 +281,8 @@ class GroupMember:
         """The controllers have committed another set, or the master has moved."""
         if self.master is not None:
             self.master.learn(view)
-        elif self.client is not None and view.ha_address and view.ha_address != self.client.address:
-            self.client.move(view.ha_address, view.epoch)
+        elif self.client is not None and view.ha_address and view.ha_address != self.client.following.address:
+            self.client.following.move(view.ha_address, view.epoch)
 
     async def _to_master(self, view: KnownGroup) -> None:
         began_ms, former = self.replicas.streams.now_ms(), self._former
@@ -355,7 +355,7 @@ class GroupMember:
         assert store is not None
         assert self.manager.steps.broker_id is not None
         if self.client is not None:
-            self.client.move(view.ha_address, view.epoch)
+            self.client.following.move(view.ha_address, view.epoch)
             return
         if not view.ha_address:
             self._log.warning("master_tells_no_replication_address", address=view.address)

@@ -150,13 +150,13 @@ def _declare_group(registry: Registry, member: MemberView) -> None:
     counter(
         "rocketmq_replica_cut_bytes_total",
         "Confirmed bytes cut from this broker's log because its master does not have them; 0 in the safe mode",
-        function=lambda: 0 if member.client is None else member.client.log_copy.lost_confirmed_bytes,
+        function=lambda: 0 if member.client is None else member.client.following.log_copy.lost_confirmed_bytes,
     )
 
     counter(
         "rocketmq_replica_damaged_bytes_total",
         "Bytes from the first damage of this replica's log on that it gave up to take the master's again",
-        function=lambda: 0 if member.client is None else member.client.log_copy.damaged_bytes,
+        function=lambda: 0 if member.client is None else member.client.following.log_copy.damaged_bytes,
     )
 
 
@@ -168,7 +168,7 @@ def lag_bytes(member: MemberView) -> int:
     if master is not None:
         ends = [each.acknowledged for each in master.leader.replicas() if each.acknowledged >= 0]
         return max((store.end_position - end for end in ends), default=0)
-    return max(0, client.master_end - store.end_position) if client is not None else 0
+    return max(0, client.following.master_end - store.end_position) if client is not None else 0
 
 
 def lag_ms(member: MemberView) -> int:
@@ -205,7 +205,7 @@ def _role_reason(member: MemberView) -> str:
     if member.gate.serving and master is not None:
         return "" if master.leader.accepts(member.replicas.streams.now_ms()) else master.admission.short_reason()
     if client is not None:
-        return "" if client.connected else f"the master's log at {client.address} is not followed"
+        return "" if client.following.connected else f"the master's log at {client.following.address} is not followed"
     if steps.stage is RolePhase.RUNNING:
         return "the group has no master"
     return f"no role yet: {steps.stage.value}"
@@ -232,7 +232,11 @@ def picture(member: MemberView) -> dict[str, Any]:
             "epochs": [list(one) for one in store.replica.epochs],
         }
     if client is not None:
-        found |= {"follows": client.address, "connected": client.connected, "behind_bytes": lag_bytes(member)}
+        found |= {
+            "follows": client.following.address,
+            "connected": client.following.connected,
+            "behind_bytes": lag_bytes(member),
+        }
     if master is not None and store is not None:
         leader, end, now_ms = master.leader, store.end_position, member.replicas.streams.now_ms()
         found |= {
@@ -270,7 +274,9 @@ def high_availability(member: MemberView) -> bytes:
     store, master, client = member.store, member.master, member.client
     end = store.end_position if store is not None else 0
     if master is None or store is None:
-        follows = HaFollowing(client.address if client is not None else "", end, member.gate.master_address != "")
+        follows = HaFollowing(
+            client.following.address if client is not None else "", end, member.gate.master_address != ""
+        )
         return encode_body(HaState(False, end, 0, [], follows))
     committed = master.leader.members.committed
     replicas = [

@@ -19,7 +19,8 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from broker.store.append.replica_writer import RawPart, ReplicaWriter, WholeGroups, raw_part
+from broker.store.append.raw_part import RawPart
+from broker.store.append.replica_writer import ReplicaWriter, WholeGroups, raw_part
 from broker.store.append.writer import WritePath, Writer
 from broker.store.confirm_positions import ConfirmPositions, FlushTools, Listeners
 from broker.store.errors import CorruptIndex

@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any
 
 from broker.replication.follower import Write
-from broker.replication.ha_client import HaClient
+from broker.replication.log_following import MasterStream
 from broker.store import log_store, parts
 from broker.store.append import replica_writer
-from broker.store.append.replica_writer import RawPart, ReplicaWriter
+from broker.store.append.raw_part import RawPart
+from broker.store.append.replica_writer import ReplicaWriter
 from broker.store.index import index_flusher, run
 from broker.store.keys import key_index
 from broker.store.log import commit_log, epoch_file, metadata
@@ -230,13 +231,14 @@ def new_epoch_late() -> None:
 
 def written_acknowledged() -> None:
     """What is written is acknowledged before it is flushed."""
-    write = HaClient._write
+    act = MasterStream._act
 
-    def hasty(client: HaClient, action: Write) -> None:
-        write(client, action)
-        client._kept(client.log_copy.store.end_position)
+    def hasty(stream: MasterStream, *doing: Any) -> None:
+        act(stream, *doing)
+        if any(isinstance(each, Write) for each in doing[1]):
+            stream.kept(stream._following.log_copy.store.end_position)
 
-    _set(HaClient, "_write", hasty)
+    _set(MasterStream, "_act", hasty)
 
 
 STORE: dict[str, Plant] = {

@@ -1,7 +1,7 @@
 """The replica whose power is cut: it follows one master after another and stops at some point.
 
-It runs the real `HaClient`, fed with encoded frames from `power_histories`; its own frames are decoded again. Only the
-socket is left out.
+It runs the real `LogFollowing`, fed with encoded frames from `power_histories`; its own frames are decoded again. Only
+the socket is left out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from broker.replication.follower import ReplicaIdentity
-from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Decoder, Ready
-from broker.replication.ha_client import HaClient, ReplicationLink
+from broker.replication.follower import Follower, ReplicaIdentity
+from broker.replication.frames import FROM_REPLICA, NONCE_BYTES, Ack, Decoder, Ready
+from broker.replication.host import StreamHost
+from broker.replication.log_following import LogFollowing, MasterStream
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from runtime.faults import FaultPoints
@@ -52,14 +54,16 @@ class Line:
         self._heard = heard
         self._decoder = Decoder(FROM_REPLICA)
 
-    def write(self, data: bytes) -> None:
+    def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
         """Accept its output."""
-        for frame in self._decoder.feed(data):
+        for frame in self._decoder.feed(head + bytes(data)):
             if isinstance(frame, Ready | Ack):
                 self._heard(frame)
 
-    def abort(self, reason: str = "") -> None:
+    def close(self) -> None:
         """It is over."""
+
+    abort = close
 
 
 class ReplicaVictim:
@@ -124,32 +128,35 @@ class ReplicaVictim:
 
     def _follow(self, store: LogStore, number: int, history: History) -> bool:
         """Take over everything from one master; False when it is to stop before."""
-        link = cast("ReplicationLink", Line(lambda frame: self._said(number, frame)))
-        client = HaClient(
-            store, ReplicaIdentity(broker=2, cluster="c", group="g"), "", history.epoch, silence_ms=1,
-            superseded=self._failed,
-            failed=self._failed, log=self._events,
+        line = Line(lambda frame: self._said(number, frame))
+        host = StreamHost(
+            now_ms=lambda: 0, later=lambda *_: None, soon=self._due.append, nonce=lambda: bytes(NONCE_BYTES),
+            chance=self._chance.random, log=self._events,
         )  # fmt: skip
-        client._task, client._link = cast("Any", self), link
-        store.positions.on_kept(client._kept)
-        client._opened(link)
-        decoder = Decoder(FROM_MASTER)
+        following = LogFollowing(
+            host, store, partial(Follower, ReplicaIdentity(broker=2, cluster="c", group="g")), "", history.epoch,
+            silence_ms=1, dial=lambda _address, _stream: line, superseded=self._failed, failed=self._failed,
+        )  # fmt: skip
+        following.start()
+        stream = following.stream
+        assert stream is not None
+        stream.opened()
         self._say("follows", number)
-        self._hear(client, decoder, history.handshake())
+        self._hear(stream, history.handshake())
         while not self._is_over():
             if (
                 store.end_position < history.begin
             ):  # its truncation ended before a group that the master does not have in full
-                client._task = client._follower = None
+                following.stop()
                 return self._follow(store, number, history)
             if store.end_position < history.end:
                 wanted = self._chance.choice((100, 3_000, 20_000))
-                self._hear(client, decoder, history.transfer(store.end_position, wanted))
+                self._hear(stream, history.transfer(store.end_position, wanted))
             elif store.positions.kept < history.end:
                 self._until(store, lambda: store.positions.kept == history.end)
-                self._hear(client, decoder, history.heartbeat())
+                self._hear(stream, history.heartbeat())
             else:
-                client._task = client._follower = None
+                following.stop()
                 return True
             store.maintain(0)
             self._turn()
@@ -157,10 +164,9 @@ class ReplicaVictim:
                 time.sleep(self._chance.random() * 0.001)
         return False
 
-    def _hear(self, client: HaClient, decoder: Decoder, data: bytes) -> None:
-        for frame in decoder.feed(data):
-            over = client._received(frame)
-            assert not over, over
+    def _hear(self, stream: MasterStream, data: bytes) -> None:
+        stream.received(data)
+        assert not stream.is_over, stream.reason
 
     def _is_over(self) -> bool:
         self._steps += 1

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from broker.store.append.raw_part import RawPart
 from broker.store.append.writer import WritePath
 from broker.store.errors import CorruptIndex, StoreFailed
 from broker.store.log.commit_log import CommitLog, LogRepair, Segment, taken_groups
@@ -28,22 +28,6 @@ from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 _NOTHING = 2**62
 """A position from which on nothing is collected: the walk only finds where records end."""
-
-
-@dataclass(frozen=True, slots=True)
-class RawPart:
-    """Bytes of the log from `position` on, in the file that starts at `segment_base` and has `segment_size` bytes."""
-
-    position: int
-    segment_base: int
-    segment_size: int
-    epoch: int
-    data: memoryview
-
-    @property
-    def end(self) -> int:
-        """Position behind the last byte."""
-        return self.position + len(self.data)
 
 
 def raw_part(log: CommitLog, epochs: Sequence[Epoch], position: int, bytes_max: int) -> RawPart | None:

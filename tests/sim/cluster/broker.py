@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.replication.epochs import Epochs
-from broker.replication.follower import Follower, LinkPhase
+from broker.replication.follower import Follower
 from broker.replication.frames import NONCE_BYTES
 from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
@@ -94,7 +94,8 @@ class Broker(Node):
         self.leading: Leading | None = None
         self.opened: OpenedLog | None = None
         """The log as the present role has it open."""
-        self.streams = self._replica_streams()
+        self.host = self._stream_host()
+        self.streams = ReplicaStreams(self.host, keys={}, open_to_all=True, superseded=lambda _epoch: None)
         self.following: Following | None = None
         self.is_fenced = True
         self._flushing = False
@@ -103,15 +104,15 @@ class Broker(Node):
         self._ticks = 0
         self._waits: int | None = None
 
-    def _replica_streams(self) -> ReplicaStreams:
-        host = StreamHost(
+    def _stream_host(self) -> StreamHost:
+        return StreamHost(
             now_ms=lambda: int(self.world.now),
             later=lambda seconds, callback: self.after(seconds * 1_000, callback),
             soon=lambda callback: self.after(0, callback),
             nonce=lambda: bytes(NONCE_BYTES),
+            chance=self.world.chance.random,
             log=WorldLog(self.world, self.name),
         )
-        return ReplicaStreams(host, keys={}, open_to_all=True, superseded=lambda _epoch: None)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -171,8 +172,6 @@ class Broker(Node):
             if self.leading.core.superseded > self.epoch:
                 self.epoch = self.leading.core.superseded
                 self._resign()
-        elif self.following is not None:
-            self.following.tick()
         self.after(self.cluster.pace.tick_ms, self._tick)
 
     # -- the controllers ----------------------------------------------------------------------------------------------
@@ -311,8 +310,11 @@ class Broker(Node):
             self.log.limit = self.log.confirm
 
     def _follow(self, master: int, epoch: int) -> None:
-        self._stop_following()
-        self.following = Following(self, self.cluster.brokers[master - 1], epoch)
+        leader = self.cluster.brokers[master - 1]
+        if self.following is None:
+            self.following = Following(self, leader, epoch)
+        else:
+            self.following.move(leader, epoch)
 
     def _stop_following(self) -> None:
         if self.following is not None:
@@ -322,9 +324,7 @@ class Broker(Node):
     def follows(self, master: Broker) -> bool:
         """Whether the master's stream continues here, in its present epoch."""
         following, leading = self.following, master.leading
-        if following is None or leading is None or following.side is None:
-            return False
-        return following.side.core.stage is LinkPhase.STREAMING and following.side.core.epoch == leading.core.epoch
+        return following is not None and leading is not None and following.continues(leading.core.epoch)
 
     def accept(self, stream: Stream) -> Any:
         """Accept a replica's connection."""
@@ -367,8 +367,6 @@ class Broker(Node):
             self.log.flush(end)
             if self.opened is not None:
                 self.opened.flushed()
-            if self.following is not None:
-                self.following.flushed()
             self.cluster.judge.shown(self)
         self.flush()
 

@@ -1,4 +1,4 @@
-"""The model log as the shipped streams see a store: `ServedLog` of `broker.replication.host`, for one role.
+"""The model log as the shipped streams see a store, for one role: `ServedLog` or `FollowingLog` of their `host`.
 
 Planted bugs of the disk's bookkeeping are here; those of the disk itself are in `disk`.
 """
@@ -6,9 +6,9 @@ Planted bugs of the disk's bookkeeping are here; those of the disk itself are in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.store.append.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.cluster.disk import ModelLog
 
@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 Listener = Callable[[int], None]
 SEGMENT_BYTES = 2**31
 """The model has one file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Whole records of one epoch."""
-
-    position: int
-    epoch: int
-    data: memoryview
-    segment_base: int = 0
-    segment_size: int = SEGMENT_BYTES
 
 
 class OpenedLog:
@@ -85,14 +74,53 @@ class OpenedLog:
         self.log.settle()
         self._broker.confirmed()
 
-    def raw(self, position: int, bytes_max: int) -> Part | None:
+    def raw(self, position: int, bytes_max: int) -> RawPart | None:
         """The part at a position."""
         if position < self.log.begin:
             raise LocalMisuse(f"{position} has expired")
         if position >= self.log.end:
             return None
         epoch, data = self.log.raw(position, bytes_max, self._epoch)
-        return Part(position, epoch, memoryview(data))
+        return RawPart(position, 0, SEGMENT_BYTES, epoch, memoryview(data))
+
+    # -- a replica's -------------------------------------------------------------------------------------------------
+
+    quarantined: Sequence[object] = ()
+
+    @property
+    def sound_end(self) -> int:
+        """The model's log is never damaged."""
+        return self.log.end
+
+    def append_raw(self, part: RawPart) -> int:
+        """Append a part of the master's log."""
+        self.log.append_raw(part.position, part.epoch, part.position, bytes(part.data))
+        if self.log.is_async or "ack-before-fsync" in self._broker.flags:
+            for listener in self._kept:
+                listener(self.log.end)
+        self._broker.flush()
+        return self.log.end
+
+    def truncate(self, position: int) -> None:
+        """Cut, durably."""
+        self._cuts(f"a cut at {position}", position)
+        self.log.truncate(position)
+        self._broker.cluster.judge.was_cut(self._broker)
+
+    def reset(self, position: int) -> None:
+        """Start over, durably."""
+        assert self._broker.following is not None
+        self._cuts(f"a start at {position}", max(position, self.log.begin))
+        self.log.reset(position, self._broker.following.master.log.floors)
+        self._broker.cluster.judge.was_cut(self._broker)
+
+    def _cuts(self, what: str, position: int) -> None:
+        self._broker.cut_away()
+        if position < self.log.confirm:
+            self._broker.cluster.judge.cut_below_confirm(self._broker, what)
+        self._broker.world.tell(self._broker.name, f"{what}, the log ended at {self.log.end}")
+
+    # -- a master's --------------------------------------------------------------------------------------------------
 
     def wrote(self) -> None:
         """More is written: report it, and ask the disk for it."""

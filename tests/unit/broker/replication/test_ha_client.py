@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from broker.replication.frames import Ack, Frame, Greeting, encode_ack, encode_greeting
 from broker.replication.ha_client import ReplicationLink
+from broker.replication.log_following import MasterStream
 from broker.store.errors import StoreFailed
 from broker.store.log_store import LogStore
-from remoting.protocol.errors import RemoteViolation
+from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
 from tests.sim.replicas import log_bytes
 from tests.support.replication import Master, Replica, append, open_store, until
@@ -46,11 +47,11 @@ async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
     end = append(master.store, 30)
     replica = Replica(tmp_path / "copy", master)
     await until(lambda: master.store.confirm_position == end)
-    assert replica.client.log_copy.cuts == 1
+    assert replica.client.following.log_copy.cuts == 1
     assert replica.store.replica.epochs == master.store.replica.epochs == [(1, 0), (3, shared)]
     assert log_bytes(tmp_path / "copy") == log_bytes(tmp_path / "master")
-    assert replica.client.connected
-    assert replica.client.log_copy.lost_confirmed_bytes == 0
+    assert replica.client.following.connected
+    assert replica.client.following.log_copy.lost_confirmed_bytes == 0
     await replica.stop()
     await master.stop()
 
@@ -77,11 +78,11 @@ async def test_it_reconnects_when_its_master_returns(tmp_path: Path) -> None:
     append(master.store, 5)
     await until(lambda: replica.store.positions.flushed == master.store.end_position)
     await master.stop()
-    await until(lambda: not replica.client.connected)
+    await until(lambda: not replica.client.following.connected)
     master = await Master(tmp_path / "master", 2).start(port=port)
     end = append(master.store, 5)
     await until(lambda: replica.store.positions.flushed == end)
-    assert replica.client.log_copy.cuts == 0
+    assert replica.client.following.log_copy.cuts == 0
     assert replica.store.replica.epochs == master.store.replica.epochs
     await replica.stop()
     await master.stop()
@@ -91,10 +92,10 @@ async def test_a_newer_epoch_ends_the_stream_of_an_older_master(tmp_path: Path) 
     """After `move` nothing more is accepted from the former master, which gets the reason."""
     master = await Master(tmp_path / "master", 3).start()
     replica = Replica(tmp_path / "replica", master)
-    await until(lambda: replica.client.connected)
-    replica.client.move(master.address, 9)
+    await until(lambda: replica.client.following.connected)
+    replica.client.following.move(master.address, 9)
     await until(lambda: master.superseded[-1:] == [9])
-    await until(lambda: not replica.client.connected)
+    await until(lambda: not replica.client.following.connected)
     end = replica.store.end_position
     append(master.store, 5)
     await until(lambda: len(master.superseded) > 1)
@@ -137,101 +138,86 @@ async def test_a_store_that_fails_ends_it(tmp_path: Path, monkeypatch) -> None:
 async def test_no_listener_is_no_failure(tmp_path: Path) -> None:
     """It dials again until it is stopped."""
     replica = Replica(tmp_path / "replica", "127.0.0.1:1")
-    await until(lambda: bool(replica.client._said))
+    await until(lambda: bool(replica.client.following.said))
     assert not replica.failures
     await replica.stop()
 
 
-GREETING = Greeting(bytes(16))
-Received = Callable[[Frame], str]
+class Heard:
+    """Takes the place of a link's stream."""
+
+    def __init__(self, filled: Callable[[], object] = lambda: None) -> None:
+        self.opened_once, self.bytes, self.ends = False, 0, list[str]()
+        self._filled = filled
+        self._buffer = memoryview(bytearray(1024))
+
+    def opened(self) -> None:
+        self.opened_once = True
+
+    def room(self) -> memoryview:
+        return self._buffer
+
+    def filled(self, count: int) -> None:
+        self.bytes += count
+        self._filled()
+
+    def ended(self, why: str) -> None:
+        self.ends.append(why)
 
 
 @asynccontextmanager
-async def linked(
-    received: Received, silence_s: float = 60.0
-) -> AsyncIterator[tuple[ReplicationLink, asyncio.StreamWriter]]:
+async def linked(heard: Heard) -> AsyncIterator[tuple[ReplicationLink, asyncio.StreamWriter]]:
     """A link, and the master's end of its socket."""
     accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0)
-    link = ReplicationLink(lambda each: each.write(b"opened"), received, silence_s)
-    await asyncio.get_running_loop().create_connection(lambda: link, *server.sockets[0].getsockname())
+    link = ReplicationLink(cast("MasterStream", heard))
+    link.dial(join_address(*server.sockets[0].getsockname()), None)
     async with asyncio.timeout(60):
         writer = await accepted
+        await until(lambda: heard.opened_once)
         yield link, writer
     link.abort()
     writer.transport.abort()
     server.close()
 
 
-async def test_frames_are_handed_on_until_one_is_refused() -> None:
-    """The receiver says why it is over; what follows is dropped."""
-    got: list[Frame] = []
-
-    def received(frame: Frame) -> str:
-        got.append(frame)
-        return "enough" if len(got) == 2 else ""
-
-    async with linked(received) as (link, writer):
-        writer.write(3 * encode_greeting(GREETING))
-        assert await link.ended == "enough"
-    assert got == [GREETING, GREETING]
-
-
-async def test_what_a_frame_asks_for_at_the_end_of_the_turn_is_done_in_it() -> None:
+async def test_what_bytes_ask_for_at_the_end_of_the_turn_is_done_in_it() -> None:
     """No pass of the loop between a part and its flush."""
     done: list[str] = []
 
-    def received(_frame: Frame) -> str:
+    def filled() -> None:
         soon(partial(done.append, "flushed"))
         asyncio.get_running_loop().call_soon(partial(done.append, "another round"))
-        return ""
 
-    async with linked(received) as (_, writer):
-        writer.write(encode_greeting(GREETING))
+    async with linked(Heard(filled)) as (_, writer):
+        writer.write(b"x")
         while len(done) < 2:
             await asyncio.sleep(0)
     assert done == ["flushed", "another round"]
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), RemoteViolation("a part too many")])
-async def test_an_error_reaches_the_waiting_caller(error: Exception) -> None:
-    """It ends the connection."""
-
-    def received(_frame: Frame) -> str:
-        raise error
-
-    async with linked(received) as (link, writer):
-        writer.write(encode_greeting(GREETING))
-        with pytest.raises(type(error)):
-            await link.ended
-
-
-async def test_what_a_master_does_not_send_is_a_violation() -> None:
-    """The kinds of the other side are among it."""
-    async with linked(lambda _: "") as (link, writer):
-        writer.write(encode_ack(Ack(1, 2)))
-        with pytest.raises(RemoteViolation):
-            await link.ended
-
-
-async def test_silence_ends_it() -> None:
-    """A master sends something now and then."""
-    async with linked(lambda _: "", silence_s=0.01) as (link, _):
-        with pytest.raises(TimeoutError):
-            await link.ended
-
-
-async def test_a_master_that_leaves_sends_nothing() -> None:
-    """Nor does a link that has ended write any more."""
-    async with linked(lambda _: "") as (link, writer):
+async def test_a_master_that_leaves_is_reported_once() -> None:
+    """A link that has ended writes nothing any more."""
+    heard = Heard()
+    async with linked(heard) as (link, writer):
         writer.write_eof()
-        assert await link.ended == "the master closed the connection"
-        link.write(b"too late")
+        await until(lambda: bool(heard.ends))
+        link.send(b"too late")
+        link.abort()
+        await asyncio.sleep(0)
+    assert heard.ends == ["the master closed the connection"]
 
 
-async def test_an_end_made_here_has_its_reason() -> None:
-    """The first one counts."""
-    async with linked(lambda _: "") as (link, _):
-        link.abort("elsewhere")
-        link.abort("again")
-        assert await link.ended == "elsewhere"
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_an_attempt_to_connect_can_be_ended(turns: int) -> None:
+    """Its stream hears of it like of any other end, even when the attempt has not begun."""
+    heard = Heard()
+    link = ReplicationLink(cast("MasterStream", heard))
+    dialling = link.dial("192.0.2.1:1", None)  # a network of examples: nobody answers
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    link.abort()
+    await asyncio.wait([dialling])
+    await until(lambda: bool(heard.ends))
+    assert not heard.opened_once
+    assert len(heard.ends) == 1

@@ -28,7 +28,7 @@ from broker.replication.frames import (
 from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
-from broker.store.append.replica_writer import RawPart
+from broker.store.append.raw_part import RawPart
 from runtime.logs import get_logger
 
 EPOCH = 5
@@ -78,7 +78,7 @@ class World:
         self.later: list[tuple[float, Callable[[], object]]] = []
         host = StreamHost(
             now_ms=lambda: self.now_ms, later=lambda *timer: self.later.append(timer), soon=self.soon.append,
-            nonce=lambda: bytes(16), log=get_logger("test"),
+            nonce=lambda: bytes(16), chance=lambda: 0.0, log=get_logger("test"),
         )  # fmt: skip
         self.streams = ReplicaStreams(host, keys={}, open_to_all=False, superseded=lambda _epoch: None)
         self.log = MemoryLog()

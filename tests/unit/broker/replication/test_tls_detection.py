@@ -200,10 +200,12 @@ async def test_a_log_is_replicated_inside_tls(tmp_path, files, authority) -> Non
     doubting = Replica(tmp_path / "4", 4, address, 1, tls=ClientTls())
     missing = Replica(tmp_path / "5", 5, address, 1, tls=ClientTls(tmp_path / "no such file"))
     await until(lambda: same_bytes(master.store, replica.store))
-    await until(lambda: master.server.streams.refused >= 1 and missing.client._said and doubting.client._said)
-    assert "no such file" in missing.client._said
+    await until(
+        lambda: master.server.streams.refused >= 1 and missing.client.following.said and doubting.client.following.said
+    )
+    assert "no such file" in missing.client.following.said
     for other in (plain, doubting, missing):
-        assert not other.client.connected
+        assert not other.client.following.connected
         assert other.failures == []
         assert other.store.end_position == other.store.begin_position
     for each in (replica, plain, doubting, missing, master):

@@ -58,7 +58,7 @@ async def test_the_group_continues_when_its_master_stops(tmp_path: Path) -> None
         assert await group.publish(b"4") == 0
         await until(lambda: count(again) == count(second) >= 4)
         assert again._member.store.replica.epochs == second._member.store.replica.epochs
-        assert again._member.client.log_copy.lost_confirmed_bytes == 0
+        assert again._member.client.following.log_copy.lost_confirmed_bytes == 0
         assert again.status()["member"]["role"] == "replica"
 
 
@@ -81,7 +81,7 @@ async def test_what_only_the_old_master_had_is_truncated_when_it_returns(tmp_pat
         again = await group.add(number)
         await group.settle(*group.brokers)
         assert count(other) == 2
-        assert again._member.client.log_copy.cuts == 1
+        assert again._member.client.following.log_copy.cuts == 1
         assert again._member.store.replica.epochs == other._member.store.replica.epochs
 
 

@@ -120,7 +120,8 @@ async def test_what_is_not_confirmed_is_not_shown(tmp_path: Path) -> None:
         await shown(replica, queue, 1)
         client = member(mute).client
         assert client is not None
-        follower = client._follower
+        stream = client.following.stream
+        follower = stream.follower if stream is not None else None
         assert follower is not None
         follower.flushed = lambda end: ()  # type: ignore[method-assign]
         sending = asyncio.create_task(made.publish(b"second"))

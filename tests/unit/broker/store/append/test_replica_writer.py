@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.append.replica_writer import RawPart
+from broker.store.append.raw_part import RawPart
 from broker.store.errors import StoreFailed, StoreFull
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.log_judge import read_log
