@@ -1,4 +1,4 @@
-"""Every view of a busy server, by day, by night and on a phone: complete, no wider than the window, without obstacles.
+"""Every view of a busy server, by day and by night, at a desk and on a phone: complete, within the window, accessible.
 
 The pictures that it takes are the ones of the documentation. Slow.
 """
@@ -46,7 +46,7 @@ VIEWS = {
     "overview": ("#/overview", "Overview", "Messages per second"),
 }
 """Address, title, and what is there when the view is complete; the overview last, with a past in its charts."""
-MANNERS = {"light": (DESK, LIGHT), "dark": (DESK, DARK), "phone": (PHONE, LIGHT)}
+MANNERS = {"light": (DESK, LIGHT), "dark": (DESK, DARK), "phone": (PHONE, LIGHT), "phone-dark": (PHONE, DARK)}
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +80,14 @@ def test_view(reader: tuple[str, Visitor], view: str, screenshots: Path) -> None
     visitor.page.screenshot(path=screenshots / f"{view}-{manner}.png")
     assert visitor.overhang() <= 0
     assert not visitor.findings()
+
+
+def test_no_view_is_left_out(visitor: Visitor) -> None:
+    """The page's own table of views names no other than those that are looked at here."""
+    declared = visitor.page.evaluate(
+        "import('/console/static/app/parts/places.js').then((it) => [...it.BY_VIEW.keys()])"
+    )
+    assert set(declared) == {re.split(r"[/?]", address.removeprefix("#/"))[0] for address, *_ in VIEWS.values()}
 
 
 def test_the_whole_overview(reader: tuple[str, Visitor], screenshots: Path) -> None:
