@@ -189,6 +189,14 @@ class RequestTools:
     answers: ConfirmedAnswers
     identity: BrokerIdentity
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether all that the log had at the start is confirmed here, so that no reader was ever shown more.
+
+        A new master is not sure until its replicas have told it what they have.
+        """
+        return self.store.confirm_position >= self.identity.started_position
+
 
 class Feature:
     """One feature of the broker; each overrides what it offers. Loop thread only."""

@@ -9,6 +9,9 @@ number of records, so an answer may be empty and yet move the offset on: a filte
 loop. The rows of a batch are judged where it is unpacked. Records that pass the filter and that the peer may not read
 are counted by reason.
 
+A new master may not have confirmed yet what its predecessor has shown. Until it has, an offset beyond its end is not
+called too large: MULTI_PULL gives no records, as at the end of a queue, and a range is refused for now.
+
 Invariant: nothing at or above the confirm position and nothing staged is ever in an answer. Loop thread only.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from broker.store.errors import CorruptLog, UnreadableOffsets
-from broker.store.index.reader import RangeResult
+from broker.store.index.reader import OFFSET_TOO_LARGE, RangeResult
 from remoting.access.rights import CONSUME, of_record
 from remoting.filtering.judge import Judge, judge_of
 from remoting.native import core as native
@@ -140,9 +143,13 @@ class PullRequests:
         bytes_max = min(want.max_bytes, self._tools.config.limits.pull_bytes_max)
         reading = self._tools.store.reading
         try:
-            return reading.read_range(want.queue_id, want.offset, count_max, bytes_max, want.end_offset)
+            found = reading.read_range(want.queue_id, want.offset, count_max, bytes_max, want.end_offset)
         except UnreadableOffsets as error:
             return self._damaged(want.queue_id, error)
+        if found.status == OFFSET_TOO_LARGE and not self._tools.is_sure:
+            remark = f"offset {want.offset} of queue {want.queue_id} may wait to be confirmed by this new master"
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        return found
 
     def records_at(self, peer: Peer, command: Command) -> Command:
         """The records at log positions, in the order of the request, without those expired, unconfirmed or staged."""
@@ -187,11 +194,12 @@ class PullRequests:
             found = self._tools.store.reading.read(queue_id, offset, count_max, bytes_max)
         except UnreadableOffsets as error:
             return self._damaged(queue_id, error)
+        waits = found.status == OFFSET_TOO_LARGE and not self._tools.is_sure
         return QueueRecords(
             queue_id,
-            found.status,
+            STATUS_OK if waits else found.status,
             found.first_offset,
-            found.next_offset,
+            offset if waits else found.next_offset,
             found.min_offset,
             found.max_offset,
             found.records,

@@ -25,10 +25,10 @@ import msgspec
 from broker.groups.feature import TAG, Selection, TagSelection, selection
 from broker.groups.groups import subscription_version
 from broker.reading.bounds import ANY_QUEUE
+from broker.reading.pull_outcome import FOUND, PullOutcome, pull_outcome
 from broker.requests import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of
 from broker.store.errors import UnreadableOffsets
-from broker.store.index.reader import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
 from broker.store.keys.key_store import KeyQuestion
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_record, of_topic
@@ -327,27 +327,24 @@ class RocketmqPullRequests:
             found = self.tools.store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
         except UnreadableOffsets as error:
             self.tools.log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
-            low, high = self.tools.store.reading.bounds(queue_id)
-            return _reply(command, ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {error}", error.next_offset, low, high)
-        low, high = found.min_offset, found.max_offset
-        if found.status == OFFSET_TOO_LARGE:
-            remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_BADLY"
-            return _reply(command, ResponseCode.PULL_OFFSET_MOVED, remark, high, low, high)
-        if found.status == OFFSET_TOO_SMALL:
-            return _reply(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", found.first_offset, low, high)
-        if not found.records:
-            remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
-            return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
+            (low, high), outcome = self.tools.store.reading.bounds(queue_id), self._outcome(error, request)
+            return _reply(command, outcome.code, outcome.remark, outcome.next_offset, low, high)
+        low, high, outcome = found.min_offset, found.max_offset, self._outcome(found, request)
+        if outcome.code != ResponseCode.SUCCESS:
+            return _reply(command, outcome.code, outcome.remark, outcome.next_offset, low, high)
         body, count, next_offset = self._convert(request, queue_id, found)
         self.tools.metrics.messages_out.value += count
         if not count:
             remark = "NO_MATCHED_MESSAGE"
             return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
-        reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
+        reply = _reply(command, ResponseCode.SUCCESS, FOUND, next_offset, low, high)
         reply.body = body
         if not is_light(request.topic):
             self.groups.traffic.gave(request.group, request.topic, self.tools.clock.now_ms(), count, len(body))
         return reply
+
+    def _outcome(self, found: ReadResult | UnreadableOffsets, request: _Pull) -> PullOutcome:
+        return pull_outcome(found, request.offset, is_sure=self.tools.is_sure)
 
     def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[bytes, int, int]:
         """The messages that match, in RocketMQ's layout, their number, and the offset behind the last one examined."""

@@ -77,7 +77,8 @@ class ReplicaReads:
         if not self._config.replication.replica_reads:
             return
         now_ms = self._clock.now_ms()
-        identity = BrokerIdentity(epoch=store.epoch, started_ms=now_ms, started_position=store.end_position)
+        # Who asks a replica knows that it may be behind, and is told so by the offsets themselves: always sure.
+        identity = BrokerIdentity(epoch=store.epoch, started_ms=now_ms, started_position=0)
         answers = ConfirmedAnswers(store, self._metrics, lambda _topics, then: then())
         tools = RequestTools(
             self._config, store, self._clock, self._metrics, self._log, self._authorizer, answers, identity

@@ -17,6 +17,7 @@ from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.steps import PauseWatch
+from broker.store.index.reader import Reader
 from controller.replicas.group import AlterSyncStateSet, ElectMaster, GroupView, Live, RegisterReplica
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Controllers
@@ -41,6 +42,7 @@ class Build:
     members: type[SyncStateSet] = SyncStateSet
     epochs: type[Epochs] = Epochs
     pauses: type[PauseWatch] = PauseWatch
+    reader: type[Reader] = Reader
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
 

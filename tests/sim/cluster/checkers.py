@@ -7,6 +7,8 @@ nothing above confirm      what is shown is on the disk of every broker that cou
 one master per epoch       an epoch is begun by one process, once
 no stale read              a master that stood still for long answers no reader when another one had begun meanwhile and
                            shows more than this one
+pulls                      one reader of a queue gets message after message, without a gap and never back, whichever
+                           replica or master it asks; a replica gives nothing that no master has confirmed
 controllers                what reads return is one history in real time
 replicas                   byte for byte equal after healing
 """
@@ -21,6 +23,7 @@ from tests.sim.cluster.world import Violation
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker, Cluster
+    from tests.sim.cluster.pulls import Pull
 
 
 class Judge:
@@ -34,6 +37,12 @@ class Judge:
         """What anybody was ever shown."""
         self._shown_records: list[Record] = []
         self._places: dict[tuple[int, int], int] = {}
+        self._confirmed = 0
+        """Up to where any master has confirmed."""
+        self._continue_at: dict[tuple[str, int], int] = {}
+        """Reader and queue -> where it continues."""
+        self.pulled_from_replicas = 0
+        """Messages."""
         self._epochs: dict[int, tuple[int, int]] = {}
         self._began: dict[int, float] = {}
         self._ends: dict[int, int] = {}
@@ -59,6 +68,7 @@ class Judge:
         if broker.leading is not None:
             epoch = broker.leading.core.epoch
             self._ends[epoch] = max(self._ends.get(epoch, 0), end)
+            self._confirmed = max(self._confirmed, broker.log.confirm)
 
     def answers(self, broker: Broker, end: int) -> None:
         """A reader learns that the confirmed part ends at `end`."""
@@ -85,6 +95,31 @@ class Judge:
             )
         self._same(broker, position, end)
         self._all_electable_have(position, min(end, len(self._proof)))
+
+    def pulled(self, broker: Broker, wanted: Pull, records: list[Record], next_offset: int) -> None:
+        """A reader was given the messages from its offset on, and continues at another one."""
+        if self.is_weak:
+            return
+        for index, (position, queue, offset, ident, _epoch) in enumerate(records):
+            if offset != wanted.offset + index or self._places.setdefault((queue, offset), ident) != ident:
+                known = self._places.get((queue, offset))
+                raise Violation(
+                    "total order per queue",
+                    f"{broker.name} gives {ident} at {offset} of {queue} for {wanted}, others saw {known}",
+                )
+            if position >= self._confirmed:
+                raise Violation(
+                    "nothing is read above confirm",
+                    f"{broker.name} gives {position}, the masters have confirmed up to {self._confirmed}",
+                )
+        before = self._continue_at.get((wanted.reader, wanted.queue), 0)
+        if next_offset < before:
+            raise Violation("no reader goes back", f"{broker.name} sends {wanted} to {next_offset} after {before}")
+        self._continue_at[wanted.reader, wanted.queue] = next_offset
+        if broker.leading is None:
+            self.pulled_from_replicas += len(records)
+            if next_offset != wanted.offset + len(records):
+                raise Violation("only a master reports a loss", f"{broker.name} sends {wanted} to {next_offset}")
 
     def shown(self, broker: Broker) -> None:
         """Readers of a broker may have advanced."""

@@ -1,14 +1,18 @@
 """Clients of a simulated group: producers and readers.
 
 A producer appends each message once, to the broker it believes is master; without an answer the outcome is unknown.
-A reader asks any broker; with a stale route it asks a former master for a while.
+A reader asks any broker; with a stale route it asks a former master for a while. A consumer pulls queues from replicas
+and masters in turn, but asks no former master, since its routes name none.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 from tests.sim.cluster.broker import Broker, Cluster
+from tests.sim.cluster.pulls import Pull, answer
 from tests.sim.cluster.world import Node
 
 QUEUES = 3
@@ -93,3 +97,43 @@ class Reader(Node):
             self.refused += 1
         else:
             self.answered += 1
+
+
+class Consumer(Node):
+    """Pulls every queue from its beginning, from a replica or the master, and continues where an answer sends it.
+
+    Invariant: as for `Reader`.
+    """
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        super().__init__(cluster.world, f"c{number}")
+        self.cluster = cluster
+        self.offsets = [0] * QUEUES
+        """Where it continues, by queue."""
+        self._chance = random.Random(f"{cluster.world.seed}/{self.name}")
+        self.start()
+        self._later()
+
+    def _later(self) -> None:
+        self.after(self.cluster.pace.tick_ms * (0.1 + 0.4 * self._chance.random()), self._pull)
+
+    def _pull(self) -> None:
+        chance, queue = self._chance, self._chance.randrange(QUEUES)
+        target = chance.choice(self.cluster.brokers)
+        if self._in_routes(target):
+            pull = Pull(self.name, queue, self.offsets[queue], 1 + chance.randrange(8))
+            told = partial(self._told, queue)
+            self.world.after(0.2 + 0.8 * chance.random(), target.deliver, self._arrived, target, pull, told)
+        self._later()
+
+    def _arrived(self, target: Broker, pull: Pull, told: Callable[[int | None], None]) -> None:
+        """The request arrives, perhaps too late to be waited for."""
+        if pull.offset == self.offsets[pull.queue] and self._in_routes(target):
+            answer(target, pull, told)
+
+    def _in_routes(self, target: Broker) -> bool:
+        return target.leading is None or target is self.cluster.master()
+
+    def _told(self, queue: int, next_offset: int | None) -> None:
+        if next_offset is not None:
+            self.offsets[queue] = next_offset

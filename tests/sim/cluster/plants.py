@@ -12,6 +12,7 @@ from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, R
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.leader import FollowerProgress, Leader, Proposal, SyncStateSet
 from broker.roles.steps import PauseWatch
+from broker.store.index.reader import Reader
 from tests.sim.cluster.broker import Build
 
 
@@ -158,6 +159,14 @@ class ForgetsAtTheBeginning(PauseWatch):
         self._ran_ms, self._since_ms = self._now_ms(), None
 
 
+class ReadsAll(Reader):
+    """What is in the index may be read, confirmed or not."""
+
+    def bounds(self, queue: int) -> tuple[int, int]:
+        low, high = super().bounds(queue)
+        return low, high + len(self._index.read(queue, high, 1_000))
+
+
 RARE: dict[str, int] = {
     "expand-without-epoch-start": 560,
 }
@@ -170,6 +179,9 @@ PLANTS: dict[str, Build] = {
     "ack-before-write": Build(follower=AcknowledgesTheReceived),
     "ack-of-the-computed-cut": Build(follower=AcknowledgesTheCut),
     "replica-shows-what-it-has": Build(follower=ShowsWhatItHas),
+    "reads-what-is-not-confirmed": Build(reader=ReadsAll),
+    "replica-moves-readers": Build(frozenset({"replica-is-sure"})),
+    "new-master-moves-readers": Build(frozenset({"new-master-is-sure"})),
     "confirm-without-the-joiner": Build(members=CommittedOnly),
     "confirm-without-the-leaver": Build(members=OutAtOnce),
     "confirm-without-the-absent": Build(leader=SkipsTheAbsent),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from broker.replication.leader import Acknowledge
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.clients import Producer, Reader
+from tests.sim.cluster.clients import Consumer, Producer, Reader
 from tests.sim.cluster.controllers import Controllers
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.network import Network
@@ -29,6 +29,8 @@ class Result:
     faults: int
     acknowledged: int
     epochs: int
+    pulled: int
+    """Messages that consumers got from replicas."""
     lines: tuple[str, ...] = ()
 
 
@@ -61,6 +63,7 @@ class Schedule:
             broker.start()
         self.producers = [Producer(cluster, number) for number in range(1, 1 + chance.randrange(1, 3))]
         self.readers = [Reader(cluster, number) for number in (1, 2)]
+        self.consumers = [Consumer(cluster, number) for number in (1, 2)]
         self.faults = Faults(self)
         world.tell("--", f"{count} brokers, {mode}, at least {in_sync_min} in sync, learner {has_learner}")
 
@@ -113,6 +116,7 @@ class Schedule:
             self.faults.count,
             len(self.judge.acks),
             self.controllers.view().master_epoch,
+            self.judge.pulled_from_replicas,
             tuple(self.world.lines or ()),
         )
 

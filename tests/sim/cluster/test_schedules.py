@@ -25,6 +25,7 @@ def test_no_schedule_breaks_a_rule(part):
     assert sum(each.acknowledged for each in results) > 20 * size, "too little was acknowledged to prove anything"
     assert sum(each.faults for each in results) > 5 * size
     assert sum(each.epochs for each in results) > 2 * size
+    assert sum(each.pulled for each in results) > 10 * size
 
 
 @pytest.mark.parametrize("part", range(2))

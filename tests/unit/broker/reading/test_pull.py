@@ -58,6 +58,24 @@ async def test_many_queues_in_one_request(running) -> None:
     assert results[0].next_offset == results[0].max_offset == 2
 
 
+async def test_a_new_master_calls_no_offset_too_large_before_it_is_sure(running) -> None:
+    """Proxies wait as at the end of a queue, and Spark's tasks ask again: nobody is told of a loss."""
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
+    queue = running.store.queues.find(names.light_queue_name(b"a/1"))
+    identity, ranged = running.broker.tools.identity, encode_range_pull(queue, 5, 9, 9_999)
+    identity.started_position = running.store.end_position + 1
+    (waits,) = await pull(connection, (queue, 5, 10, 9_999))
+    assert (waits.status, waits.count, waits.next_offset, waits.max_offset) == (STATUS_OK, 0, 5, 1)
+    refused = await connection.request(Command(RequestCode.RANGE_PULL, body=ranged))
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    identity.started_position -= 1
+    (beyond,) = await pull(connection, (queue, 5, 10, 9_999))
+    assert beyond.status == STATUS_OFFSET_TOO_LARGE
+    shorter = await connection.request(Command(RequestCode.RANGE_PULL, body=ranged))
+    assert decode_range_pull_reply(shorter.body).status == STATUS_OFFSET_TOO_LARGE
+
+
 async def test_one_answer_is_bounded_and_every_queue_still_moves(running) -> None:
     connection = running.connect()
     object.__setattr__(running.broker.tools.config.limits, "pull_bytes_max", 1_000)

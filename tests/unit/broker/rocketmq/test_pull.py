@@ -56,6 +56,20 @@ async def test_the_outcomes(running) -> None:
     assert (beyond.code, beyond.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
 
 
+async def test_a_new_master_moves_no_reader_before_it_is_sure(running) -> None:
+    """What a reader saw at the former master may wait to be confirmed here: sent back, it would consume it again."""
+    connection = running.connect()
+    await send(connection, "red")
+    identity = running.broker.tools.identity
+    identity.started_position = running.store.end_position + 1
+    waits = await connection.request(pulling("t", 9))
+    assert (waits.code, waits.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "9")
+    assert (await connection.request(pulling("t"))).fields["nextBeginOffset"] == "1"
+    identity.started_position -= 1
+    beyond = await connection.request(pulling("t", 9))
+    assert (beyond.code, beyond.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+
+
 async def test_a_pull_waits_for_the_heartbeat_with_its_subscription(running) -> None:
     """RocketMQ's push consumer pulls without its tags: after a change of them the old ones would lose messages."""
     connection = running.connect()

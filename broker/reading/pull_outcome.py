@@ -1,0 +1,52 @@
+"""What a pull is answered with, from what was found in the queue: where a broker is sure, and where it is not.
+
+    found                        sure                                  not sure
+    messages                     0, continue behind them               the same
+    nothing at the end           19, continue here                     the same
+    offset behind the end        21, continue at the end               19, continue here
+    offset no longer there       21, continue at the first one         19, continue here
+    damaged                      21, continue behind the damage        19, continue here
+
+A master is sure once it has confirmed all that its log had when it became the master: only then has it everything that
+any reader was shown before. A replica is never sure: it may know less than its master, and may have lost what its
+master has. Who is not sure never moves a reader but by the messages it gives. Invariant: whichever replicas a reader
+asks, and through a failover, its offset does not fall, and no message is passed over. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.store.errors import UnreadableOffsets
+from broker.store.index.reader import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, ReadResult
+from remoting.protocol.frames.codes import ResponseCode
+
+FOUND = "FOUND"
+
+
+@dataclass(frozen=True, slots=True)
+class PullOutcome:
+    """Code and remark of an answer, and where the reader continues."""
+
+    code: int
+    remark: str
+    next_offset: int
+
+
+def pull_outcome(found: ReadResult | UnreadableOffsets, asked: int, *, is_sure: bool) -> PullOutcome:
+    """The answer to a pull of the offset `asked`."""
+    is_ok = isinstance(found, ReadResult) and found.status == OK
+    if not is_ok and not is_sure:
+        return PullOutcome(ResponseCode.PULL_NOT_FOUND, "NOT_CONFIRMED_HERE_YET", asked)
+    if isinstance(found, UnreadableOffsets):
+        return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {found}", found.next_offset)
+    is_empty = found.max_offset == 0
+    if found.status == OFFSET_TOO_LARGE:
+        remark = "NO_MESSAGE_IN_QUEUE" if is_empty else "OFFSET_OVERFLOW_BADLY"
+        return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, remark, found.max_offset)
+    if found.status == OFFSET_TOO_SMALL:
+        return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", found.first_offset)
+    if not found.records:
+        remark = "NO_MESSAGE_IN_QUEUE" if is_empty else "OFFSET_OVERFLOW_ONE"
+        return PullOutcome(ResponseCode.PULL_NOT_FOUND, remark, asked)
+    return PullOutcome(ResponseCode.SUCCESS, FOUND, found.next_offset)
