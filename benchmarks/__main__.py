@@ -33,6 +33,7 @@ BENCHMARKS = {
     "arrow": "benchmarks.gather_read",
     "replication": "benchmarks.replication_cost",
     "group": "benchmarks.group_load",
+    "refetch": "benchmarks.refetch",
     "disk": "benchmarks.disk_cost",
     "requests": "benchmarks.broker_requests",
     "grpc": "benchmarks.grpc_calls",
