@@ -98,6 +98,11 @@ class BrokerGroup:
         arguments += self._arguments.get("broker", ())
         return Broker(self.directory / f"broker-{number}", arguments, "remoting")
 
+    def join(self, number: int, *, in_sync_min: int) -> Broker:
+        """One more broker, with an empty directory; it is not started."""
+        self.brokers.append(self._broker(number, in_sync_min))
+        return self.brokers[-1]
+
     @property
     def all(self) -> list[Server]:
         """Every process."""

@@ -166,7 +166,7 @@ def restart(group: BrokerGroup, part: Process, sources: Sequence[Source]) -> dic
     assert status == 0, (part.log, status)
     part.start()
     group.settle()
-    until(lambda: all(_is_ready(each) for each in group.controllers), "a controller is not ready")
+    until(lambda: all(is_ready(each) for each in group.controllers), "a controller is not ready")
     whole = time.monotonic()
     time.sleep(STEADY_S)
     return {
@@ -203,12 +203,12 @@ def measure(directory: Path, *, controllers: int, brokers: int, rate: float, rou
         devices.close()
         expect_all(reader, devices.counts)
         reader.close()
-        stored = _stored(group)
-        assert list(dict.fromkeys(stored)) == list(range(orders.sent)), "the producer's messages are not all in order"
+        kept = stored(group)
+        assert list(dict.fromkeys(kept)) == list(range(orders.sent)), "the producer's messages are not all in order"
         group.wait_equal()
         assert len(set(group.logs())) == 1, "the brokers' logs differ"
         no_traceback(second, *group.all)
-        return _figures(restarts, orders, devices, repeated=len(stored) - orders.sent)
+        return _figures(restarts, orders, devices, repeated=len(kept) - orders.sent)
     finally:
         second.kill_if_running()
         group.end()
@@ -220,7 +220,8 @@ def _started(group: BrokerGroup, proxy: Server) -> Server:
     return group.settle()
 
 
-def _is_ready(controller: Process) -> bool:
+def is_ready(controller: Process) -> bool:
+    """Whether it is a controller that votes and knows a leader, by its own page."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{controller.ports['admin']}/readyz", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -228,7 +229,8 @@ def _is_ready(controller: Process) -> bool:
         return False
 
 
-def _stored(group: BrokerGroup) -> list[int]:
+def stored(group: BrokerGroup) -> list[int]:
+    """The numbers in the producer's queue, as the master has them."""
     with BlockingConnection.dial(f"127.0.0.1:{group.settle().ports['remoting']}", 10_000) as link:
         return published(link, TOPIC)
 
