@@ -27,11 +27,11 @@ controllers or without. Pure: the caller passes the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.replication.leader import Leader
+from broker.replication.leader import FollowerProgress, Leader
 
 RETRY_MS = 200
 """Pause after a question without an answer, or without a useful one."""
@@ -280,6 +280,8 @@ class PauseWatch:
         self._doubtful = doubtful
         self._ran_ms = now_ms()
         self._since_ms: int | None = None
+        self._before: Sequence[FollowerProgress] = ()
+        """Connections of members from before the doubt: they end in a moment."""
         self._leader: Leader | None = None
         self._on_doubt: Callable[[], None] = _ignore
         self.pauses = 0
@@ -300,6 +302,7 @@ class PauseWatch:
         if paused_ms > self.limit_ms:
             self._since_ms = now_ms
             self.pauses += 1
+            self._before = () if self._leader is None else self._leader.replicas()
             self._on_doubt()
             self._doubtful(paused_ms)
         return self._since_ms is None
@@ -326,7 +329,8 @@ class PauseWatch:
         assert since_ms is not None
         if leader is None or leader.superseded:
             return False
-        came = {each.broker for each in leader.replicas() if each.came_ms > since_ms}
+        there = (each for each in leader.replicas() if not any(each is former for former in self._before))
+        came = {each.broker for each in there if each.came_ms >= since_ms}
         return leader.members.effective - {leader.broker} <= came
 
 

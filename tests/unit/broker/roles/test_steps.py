@@ -275,6 +275,16 @@ def test_without_controllers_every_member_in_sync_must_reconnect() -> None:
     assert bench.watch.may_answer()
 
 
+def test_members_that_are_back_within_the_millisecond_count() -> None:
+    """Their connections begin after the doubt: they stay, so there is no later proof."""
+    bench = leading()
+    bench.connect(2, 3)
+    bench.pass_ms(5_000)
+    assert not bench.watch.may_answer()
+    bench.connect(2, 3)
+    assert bench.watch.tick()
+
+
 def test_a_connection_from_the_moment_of_the_doubt_proves_nothing() -> None:
     """It may have been greeted before."""
     bench = leading()
