@@ -33,6 +33,8 @@ WIPE_OTHERS_MIN = 2
 LOOP_S = 0.3
 REPLACE_S = 60
 """Longest wait until a controller that lost its disk votes again."""
+READY_S = 30.0
+"""Longest wait in a rolling restart until a server is ready again."""
 BEHIND_S = 300.0
 """Longest wait until the log was cleaned past a stopped replica."""
 DAMAGES: dict[str, Callable[[Path, random.Random], dict[str, Any]]] = {
@@ -109,8 +111,8 @@ class Injector:
                     node.kill()
             case "restart_loop":
                 self._restart(fault, nodes)
-            case "flap":
-                self._flap(fault)
+            case "flap" | "rolling":
+                self._flap(fault) if fault.kind == "flap" else self._roll(nodes)
             case kind if kind in DAMAGES:
                 self._damage(fault, nodes)
             case "ring" | "bridge":
@@ -148,6 +150,15 @@ class Injector:
                 node.kill()
                 node.start()
             self._sleep(LOOP_S + fault.lasts_s / 4)
+
+    def _roll(self, nodes: list[Node]) -> None:
+        """Stop and start one after the other, as an upgrade does: the next one when this one is ready again."""
+        for node in nodes:
+            self._record.note("left", node=node.name, status=node.stop())
+            node.start()
+            until = self._record.now() + READY_S
+            while not is_ready(self._cluster, node) and self._record.now() < until:
+                self._sleep(LOOP_S)
 
     def _flap(self, fault: Fault) -> None:
         """Stop and start again; all turns together last as long as the fault."""

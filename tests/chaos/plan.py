@@ -22,7 +22,7 @@ TIMES = {
     "kill": (0.0, 3.0), "kill_most": (0.0, 3.0), "kill_role": (0.0, 3.0), "kill_all": (0.0, 2.0), "pause": (0.5, 6.0),
     "reset": (0.0, 0.0), "lost_tail": (0.0, 2.0), "lost_tails": (0.0, 2.0), "lost_epochs": (0.0, 2.0),
     "bit_flip": (0.0, 2.0), "learner_anew": (0.0, 3.0), "left_behind": (0.0, 0.0),
-    "torn_journal": (0.0, 2.0), "wipe_controller": (0.0, 2.0), "pause_long": (10.0, 60.0),
+    "torn_journal": (0.0, 2.0), "wipe_controller": (0.0, 2.0), "pause_long": (10.0, 60.0), "rolling": (0.0, 0.0),
 }  # fmt: skip
 OTHER_TIMES = (1.0, 5.0)
 CALM = (0.5, 2.0)
@@ -91,7 +91,7 @@ class Plan:
                 return tuple(nodes)
             case "kill_most" | "pause_most":
                 return tuple(self._chance.sample(nodes, len(nodes) // 2 + 1))
-            case "kill_all":
+            case "kill_all" | "rolling":
                 return tuple(self._roles)
             case "ring" | "bridge":
                 return tuple(self._chance.sample(list(self._roles), len(self._roles)))

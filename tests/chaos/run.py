@@ -123,7 +123,7 @@ class Run:
         kinds |= {"clock_jump", "slow_disk"} if self.cluster.is_preloaded else set()
         kinds |= {"wipe"} if options.brokers > WIPE_OTHERS_MIN else set()
         kinds |= {"torn_journal"} | ({"wipe_controller"} if options.controllers > 2 else set())
-        kinds |= {"pause_long"} if options.scale >= FULL_SCALE else set()
+        kinds |= {"pause_long", "rolling"} if options.scale >= FULL_SCALE else set()
         kinds |= {"learner_anew"} if options.learners else set()
         kinds |= {"left_behind"} if options.kept_mb and options.brokers > WIPE_OTHERS_MIN else set()
         return frozenset(kinds)

@@ -9,7 +9,7 @@ from tests.chaos.plan import ALWAYS, OF_CONTROLLERS, OF_DISKS, Fault, Plan
 
 ROLES = {"c1": "controller", "c2": "controller", "b1": "broker", "b2": "broker", "p1": "proxy", "l1": "learner"}
 KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | OF_DISKS | OF_CONTROLLERS
-KINDS |= {"clock_jump", "full_disk", "slow_disk", "learner_anew", "pause_long"}
+KINDS |= {"clock_jump", "full_disk", "slow_disk", "learner_anew", "pause_long", "rolling"}
 
 
 def plan(seed: int, count: int) -> list[Fault]:

@@ -18,6 +18,7 @@ COLOURS = {
     "bridge": "#2171b5", "flap": "#c6dbef", "slow_network": "#98df8a", "slow_disk": "#c5b0d5", "lost_tail": "#ffbb78",
     "lost_tails": "#e6550d", "lost_epochs": "#c49c94", "bit_flip": "#ff9896", "learner_anew": "#dbdb8d",
     "left_behind": "#636363", "torn_journal": "#fdae6b", "wipe_controller": "#252525", "pause_long": "#fdd0a2",
+    "rolling": "#a1d99b",
 }  # fmt: skip
 LEAST_PX = 2.0
 KINDS_PER_LINE = 13
