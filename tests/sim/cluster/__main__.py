@@ -10,10 +10,11 @@ import argparse
 import sys
 from collections import Counter
 
+from tests.sim.cluster import plants, stream_plants
 from tests.sim.cluster.broker import Build
-from tests.sim.cluster.plants import PLANTS, SELDOM
 from tests.sim.cluster.schedule import Result, run
 
+PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS
 SHOWN_MAX = 10
 PROGRESS_EVERY = 5_000
 
@@ -30,11 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
-    parser.add_argument("--plant", choices=sorted(PLANTS | SELDOM), help="a bug to plant; stops when it is caught")
+    parser.add_argument("--plant", choices=sorted(PLANTS), help="a bug to plant; stops when it is caught")
     parser.add_argument("--async-flush", action="store_true", help="brokers count what is written, flushed or not")
     parser.add_argument("--trace", action="store_true", help="tell what happens, event by event")
     asked = parser.parse_args(arguments)
-    build = (PLANTS | SELDOM)[asked.plant] if asked.plant else Build(is_async=asked.async_flush)
+    build = PLANTS[asked.plant] if asked.plant else Build(is_async=asked.async_flush)
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for number in range(asked.schedules):

@@ -15,6 +15,7 @@ from broker.replication.follower import Follower
 from broker.replication.frames import NONCE_BYTES
 from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
+from broker.replication.log_following import LogFollowing
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.steps import PauseWatch
 from broker.store.index.reader import Reader
@@ -43,6 +44,8 @@ class Build:
     epochs: type[Epochs] = Epochs
     pauses: type[PauseWatch] = PauseWatch
     reader: type[Reader] = Reader
+    streams: type[ReplicaStreams] = ReplicaStreams
+    following: type[LogFollowing] = LogFollowing
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
 
@@ -97,7 +100,7 @@ class Broker(Node):
         self.opened: OpenedLog | None = None
         """The log as the present role has it open."""
         self.host = self._stream_host()
-        self.streams = ReplicaStreams(self.host, keys={}, open_to_all=True, superseded=lambda _epoch: None)
+        self.streams = self.cluster.build.streams(self.host, keys={}, open_to_all=True, superseded=lambda _epoch: None)
         self.following: Following | None = None
         self.is_fenced = True
         self._flushing = False

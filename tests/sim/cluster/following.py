@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.replication.follower import LinkPhase, ReplicaIdentity
-from broker.replication.log_following import LogFollowing, MasterStream
+from broker.replication.log_following import MasterStream
 from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.network import Side, Stream
 from tests.sim.cluster.opened import OpenedLog
@@ -21,7 +21,7 @@ class Following:
     def __init__(self, broker: Broker, master: Broker, epoch: int) -> None:
         self.broker, self.master, self.epoch = broker, master, epoch
         identity = ReplicaIdentity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner)
-        self.shipped = LogFollowing(
+        self.shipped = broker.cluster.build.following(
             broker.host, OpenedLog(broker), partial(broker.cluster.build.follower, identity), master.name, epoch,
             silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=lambda _epoch: None,
             failed=self._failed,
