@@ -224,6 +224,10 @@ class Leadership:
     """What the store may confirm, as it was given last."""
     is_pausing: bool = False
     """Whether the end of a pause is to come."""
+    held_below: int = 0
+    """Up to where what is written need not be looked at: what is sent later sends it."""
+    is_bound: bool = False
+    """Whether replicas, not the disk here, keep more from being confirmed."""
 
     def extent(self) -> Extent:
         """The log as it is now."""
@@ -232,7 +236,9 @@ class Leadership:
 
     def confirm(self) -> None:
         """Let the store confirm what the rule of the group allows now."""
-        limit = self.leader.limit(self.store.positions.kept)
+        kept = self.store.positions.kept
+        limit = self.leader.limit(kept)
+        self.is_bound = limit is not None and limit < kept
         if limit != self.limit:
             self.limit = limit
             self.store.positions.limit_confirm(limit)
@@ -275,12 +281,12 @@ class ReplicaStreams:
         limit = leader.limit(store.positions.kept)
         self._lead = lead = Leadership(leader, store, Epochs(store.replica.epochs), limit)
 
-        def written(_end: int) -> None:
-            if self._lead is lead:
+        def written(end: int) -> None:
+            if self._lead is lead and end >= lead.held_below:
                 self._pump_soon()
 
         def kept(_end: int) -> None:
-            if self._lead is lead:
+            if self._lead is lead and not lead.is_bound:
                 lead.confirm()
 
         store.positions.on_written(written)
@@ -358,7 +364,7 @@ class ReplicaStreams:
     def refill(self, stream: ReplicaStream, *, has_paused: bool = False) -> None:
         """Send what the replica lacks, as much as it may get now."""
         self._pump(stream, has_paused=has_paused)
-        self._pieces.forget()
+        self._pumped()
 
     def advance(self, stream: ReplicaStream) -> None:
         """Confirm what its acknowledgements allow, send what waited for them."""
@@ -422,7 +428,12 @@ class ReplicaStreams:
         for stream in list(self.open.values()):
             if stream.is_replica:
                 self._pump(stream, has_paused=has_paused)
+        self._pumped()
+
+    def _pumped(self) -> None:
         self._pieces.forget()
+        if self._lead is not None:
+            self._lead.held_below = self._lead.leader.held_below()
 
     def tick(self) -> None:
         """Count silence, several times a second."""

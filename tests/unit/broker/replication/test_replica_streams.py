@@ -26,7 +26,7 @@ from broker.replication.frames import (
     encode_ready,
 )
 from broker.replication.host import StreamHost
-from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
+from broker.replication.leader import SMALL_BYTES, Acknowledge, Leader, LeaderSettings, SyncStateSet
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
 from broker.store.append.raw_part import RawPart
 from runtime.logs import get_logger
@@ -175,6 +175,70 @@ def test_little_data_under_load_waits_for_the_end_of_a_pause() -> None:
     (rest,) = socket.heard()
     assert isinstance(rest, Transfer)
     assert (rest.position, len(rest.data)) == (60, 10)
+
+
+def test_what_waits_for_a_pause_costs_the_turn_nothing() -> None:
+    """No replica is looked at for a message that none gets now; what is much, or comes after an answer, is sent."""
+    world = World()
+    socket = Socket(world)
+    socket.copies()
+    world.log.append(60)
+    world.turn()
+    socket.heard()
+    world.log.append(10)
+    assert not world.soon
+    world.log.append(SMALL_BYTES)
+    world.turn()
+    (much,) = socket.heard()
+    assert isinstance(much, Transfer)
+    assert (much.position, len(much.data)) == (60, 10 + SMALL_BYTES)
+    world.log.append(10)
+    assert not world.soon
+    socket.stream.received(encode_ack(Ack(EPOCH, 70 + SMALL_BYTES)))
+    assert not socket.heard()
+    world.later[-1][1]()
+    assert len(socket.heard()) == 1
+    socket.stream.received(encode_ack(Ack(EPOCH, world.log.end_position)))
+    world.log.append(10)
+    world.turn()
+    assert len(socket.heard()) == 1
+
+
+def test_a_replica_that_has_everything_is_not_held() -> None:
+    """Beside one that lags."""
+    world = World()
+    slow, quick = Socket(world), Socket(world)
+    slow.copies()
+    quick.hello(3)
+    quick.stream.received(encode_ready(Ready(EPOCH, 0)) + encode_ack(Ack(EPOCH, 0)))
+    world.log.append(60)
+    world.turn()
+    slow.heard()
+    quick.heard()
+    quick.stream.received(encode_ack(Ack(EPOCH, 60)))
+    world.log.append(10)
+    world.turn()
+    assert (len(slow.heard()), len(quick.heard())) == (0, 1)
+
+
+def test_the_end_of_a_flush_is_nothing_while_replicas_lack_more() -> None:
+    world = World()
+    socket = Socket(world)
+    socket.copies()
+    for _ in range(3):
+        world.log.append(60)
+        world.log.flush()
+        assert world.log.limit == 0
+    world.turn()
+    socket.stream.received(encode_ack(Ack(EPOCH, 120)))
+    assert world.log.limit == 120
+    socket.stream.received(encode_ack(Ack(EPOCH, 180)))
+    world.log.append(60)
+    world.turn()
+    socket.stream.received(encode_ack(Ack(EPOCH, 240)))
+    assert world.log.limit == 180, "not flushed here"
+    world.log.flush()
+    assert world.log.limit == 240
 
 
 def test_what_a_full_connection_does_not_take_follows_when_there_is_room() -> None:
