@@ -489,19 +489,6 @@ class Leader:
             replica.is_pausing = True
         return replica.is_pausing
 
-    def held_below(self) -> int:
-        """The end below which the log may grow without a `demand`; ask after each of these.
-
-        It holds until a replica acknowledges something, a pause ends, or one is ready.
-        """
-        settings, held = self.settings, None
-        for each in self._replicas.values():
-            if each.sent >= 0:
-                waits = each.is_pausing or len(each.parts) >= settings.small_parts
-                end = each.sent + settings.small_bytes if waits else 0
-                held = end if held is None or end < held else held
-        return held or 0
-
     def heartbeats_due(self, now_ms: int) -> list[int]:
         """Return the connections that carried nothing for too long."""
         before = now_ms - self.settings.heartbeat_ms

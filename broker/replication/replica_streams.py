@@ -234,6 +234,19 @@ class Leadership:
         store = self.store
         return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
 
+    def hold(self) -> None:
+        """Note up to where the log may grow without a look at the replicas, after each one at them.
+
+        It holds until a replica acknowledges something, a pause ends, or one is ready.
+        """
+        settings, held = self.leader.settings, None
+        for each in self.leader.replicas():
+            if each.sent >= 0:
+                waits = each.is_pausing or len(each.parts) >= settings.small_parts
+                end = each.sent + settings.small_bytes if waits else 0
+                held = end if held is None or end < held else held
+        self.held_below = held or 0
+
     def confirm(self) -> None:
         """Let the store confirm what the rule of the group allows now."""
         kept = self.store.positions.kept
@@ -433,7 +446,7 @@ class ReplicaStreams:
     def _pumped(self) -> None:
         self._pieces.forget()
         if self._lead is not None:
-            self._lead.held_below = self._lead.leader.held_below()
+            self._lead.hold()
 
     def tick(self) -> None:
         """Count silence, several times a second."""
