@@ -11,6 +11,7 @@
     6 TRANSFER   down  epoch of its bytes u32 | epoch start u64 | position u64 | confirm u64 | segment base u64 |
                        segment size u64 | bytes of the log
     7 ACK        up    epoch u32 | flushed end u64
+    8 LEAVE      up    (empty) the replica's broker stops: it is not waited for
 
     replica          master        A TRANSFER without bytes is the heartbeat. Its bytes belong to one epoch and one log
        |   <- GREETING  |          file. An ACK names what is on the replica's disk, never what it has only computed or
@@ -68,7 +69,7 @@ def proved(secret: str | None, nonce: bytes, content: bytes, proof: bytes) -> bo
 
 MAGIC = 0x4C4D5231
 VERSION = 1
-GREETING, HELLO, WELCOME, REFUSAL, READY, TRANSFER, ACK = range(1, 8)
+GREETING, HELLO, WELCOME, REFUSAL, READY, TRANSFER, ACK, LEAVE = range(1, 9)
 LEARNER = 1
 
 DATA_BYTES_MAX = 256 * 1024 * 1024
@@ -97,9 +98,10 @@ PAYLOAD_BYTES_MAX = {
     READY: _POSITION.size,
     TRANSFER: _TRANSFER.size + DATA_BYTES_MAX,
     ACK: _POSITION.size,
+    LEAVE: 0,
 }
 FROM_MASTER = frozenset((GREETING, WELCOME, REFUSAL, TRANSFER))
-FROM_REPLICA = frozenset((HELLO, READY, ACK))
+FROM_REPLICA = frozenset((HELLO, READY, ACK, LEAVE))
 
 # Why a master refuses a replica, or ends its connection.
 OTHER_GROUP, NO_PROOF_GIVEN, NOT_MASTER, OLD_EPOCH, EXPIRED, TOO_MANY, UNKNOWN_VERSION = range(1, 8)
@@ -182,7 +184,12 @@ class Ack:
     end: int
 
 
-Frame = Greeting | Hello | Welcome | Refusal | Ready | Transfer | Ack
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The replica's broker stops."""
+
+
+Frame = Greeting | Hello | Welcome | Refusal | Ready | Transfer | Ack | Leave
 
 
 # -- out ------------------------------------------------------------------------------------------------------------
@@ -235,6 +242,11 @@ def encode_ready(ready: Ready) -> bytes:
 def encode_ack(ack: Ack) -> bytes:
     """Return the frame."""
     return _framed(ACK, _POSITION.pack(ack.epoch, ack.end))
+
+
+def encode_leave() -> bytes:
+    """Return the frame."""
+    return _framed(LEAVE, b"")
 
 
 def encode_transfer_head(transfer: Transfer) -> bytes:
@@ -323,6 +335,11 @@ def _ack(payload: memoryview) -> Ack:
     return Ack(epoch, end)
 
 
+def _leave(payload: bytes) -> Leave:
+    _exactly(payload, 0, "leave")
+    return Leave()
+
+
 def _transfer(payload: memoryview) -> Transfer:
     epoch, epoch_start, position, confirm, base, size = _TRANSFER.unpack_from(payload)
     data = payload[_TRANSFER.size :]
@@ -343,6 +360,7 @@ _READERS: dict[int, Callable[[Any], Frame]] = {
     READY: _ready,
     TRANSFER: _transfer,
     ACK: _ack,
+    LEAVE: _leave,
 }
 
 

@@ -134,9 +134,9 @@ class HaClient:
         """Begin to dial the master and to copy its log."""
         self.following.start()
 
-    async def stop(self) -> None:
-        """Leave the master; nothing is done to the store afterwards."""
-        self.following.stop()
+    async def stop(self, *, good_bye: bool = False) -> None:
+        """Leave the master, and tell it when this broker stops; nothing is done to the store afterwards."""
+        self.following.stop(good_bye=good_bye)
         if self._dialling is not None:
             await asyncio.gather(self._dialling, return_exceptions=True)
 

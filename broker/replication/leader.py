@@ -416,9 +416,9 @@ class Leader:
             return now_ms - replica.mark_ms
         return None
 
-    def disconnected(self, connection: int, now_ms: int) -> None:
-        """The connection ended; idempotent."""
-        self._forget(self._replicas.get(connection), now_ms)
+    def disconnected(self, connection: int, now_ms: int, *, is_stopping: bool = False) -> None:
+        """The connection ended; idempotent. `is_stopping`: its broker stops and counts as absent from now on."""
+        self._forget(self._replicas.get(connection), now_ms - (self.settings.absence_ms + 1) * is_stopping)
 
     def learn(self, members: Iterable[int], set_epoch: int, now_ms: int) -> bool:
         """Take the set the controllers committed; False when it is not newer.

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 from broker.replication.epochs import Epochs, Extent
-from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Over, Reset, Send, Write
-from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Decoder, Frame, Transfer
+from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, LinkPhase, Over, Reset, Send, Write
+from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Decoder, Frame, Transfer, encode_leave
 from broker.replication.host import FollowingLog, StreamHost, StreamWire
 from broker.store.append.raw_part import RawPart
 from broker.store.errors import StoreError, StoreFailed
@@ -128,6 +128,16 @@ class MasterStream:
         if self.follower is not None and not self.is_over:
             self._act(self.follower, self.follower.flushed(end))
 
+    def leave(self) -> None:
+        """Take nothing more; the master need not wait for this broker, which stops."""
+        follower = self.follower
+        if self.wire is not None and follower is not None and follower.stage is LinkPhase.STREAMING:
+            self.wire.send(encode_leave())
+            self.is_over, self.reason = True, self.reason or "this broker stops"
+            self.wire.close()
+        else:
+            self.end("this broker stops")
+
     def end(self, reason: str) -> None:
         """Take nothing more and drop the connection."""
         self.is_over = True
@@ -226,11 +236,13 @@ class LogFollowing:
         self.log_copy.store.positions.on_kept(self._kept)
         self._connect(0)
 
-    def stop(self) -> None:
-        """Leave the master; nothing is done to the store afterwards."""
+    def stop(self, *, good_bye: bool = False) -> None:
+        """Leave the master, and tell it when this broker stops; nothing is done to the store afterwards."""
         self._rounds = None
         self.connected = False
-        if self.stream is not None:
+        if self.stream is not None and good_bye:
+            self.stream.leave()
+        elif self.stream is not None:
             self.stream.end("the replica stops")
 
     def move(self, address: str, epoch: int) -> None:

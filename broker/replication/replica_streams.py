@@ -28,6 +28,7 @@ from broker.replication.frames import (
     Frame,
     Greeting,
     Hello,
+    Leave,
     Ready,
     Refusal,
     Transfer,
@@ -89,6 +90,8 @@ class ReplicaStream:
             refusal = self._streams.ready(self, frame)
             if refusal is not None:
                 self.refuse(refusal)
+        elif isinstance(frame, Leave):
+            self._streams.left(self)
 
     def _hello(self, hello: Hello) -> None:
         if self.is_replica:
@@ -278,6 +281,8 @@ class ReplicaStreams:
         self.sent_bytes = 0
         self.on_acknowledged: Callable[[float], object] = float
         """Called with the seconds from sending the end of the log to a replica until it has acknowledged it."""
+        self.on_gone: Callable[[int], object] = _ignore
+        """Called with the milliseconds after which a replica that has gone may count as absent."""
         self.refused = 0
         """Connections that got a refusal, or were closed before their HELLO."""
         self.admission = ReplicaAdmission(host, keys, permitted, open_to_all=open_to_all)
@@ -308,7 +313,7 @@ class ReplicaStreams:
 
     def step_down(self, reason: str) -> None:
         """Stop serving: connections end, their state is dropped."""
-        self._lead = None
+        self._lead, self.on_gone = None, _ignore
         for stream in list(self.open.values()):
             stream.abort(reason)
 
@@ -387,10 +392,20 @@ class ReplicaStreams:
     def ended(self, stream: ReplicaStream, reason: str) -> None:
         """The connection has ended; whose replica it was is logged with the reason."""
         self.open.pop(stream.number, None)
-        if self._lead is not None:
+        if self._lead is not None and self._lead.leader.knows(stream.number):
             self._lead.leader.disconnected(stream.number, self.now_ms())
+            self.on_gone(self._lead.leader.settings.absence_ms + 1)
         if stream.is_replica:
             self._log.info("replica_gone", address=stream.address, broker=stream.broker, reason=reason)
+
+    def left(self, stream: ReplicaStream) -> None:
+        """The replica's broker stops: it need not be waited for."""
+        lead = self._known()
+        if not lead.leader.knows(stream.number):
+            raise RemoteViolation("leaves without having come")
+        lead.leader.disconnected(stream.number, self.now_ms(), is_stopping=True)
+        self.on_gone(0)
+        stream.abort("its broker stops")
 
     def _known(self) -> Leadership:
         if self._lead is None:
@@ -468,3 +483,7 @@ class ReplicaStreams:
         for number in leader.silent(now_ms):
             if number in self.open:
                 self.open[number].abort("it was silent for too long")
+
+
+def _ignore(_absence_ms: int) -> None:
+    """The callback while nobody keeps the set of replicas in sync."""

@@ -8,6 +8,7 @@ Invariant: each proposal is sent at most once. Loop thread only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -198,10 +199,17 @@ class MasterOfGroup:
         return await self._group_size() - learners
 
     async def _check(self) -> None:
+        # All that is written waits for a replica that has gone: check as soon as it counts as absent.
+        due, loop = asyncio.Event(), asyncio.get_running_loop()
+        self._streams.on_gone = lambda absence_ms: loop.call_later(absence_ms / 1_000, due.set)
         # The first checks come early: a member that died with the former master leaves the set as soon as it may.
         pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:
-            await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)
+            pause_s = min(pauses.pop(), self._interval_s) if pauses else self._interval_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await due.wait()
+            due.clear()
             proposal = self.leader.check(self._store.positions.kept, self._streams.now_ms())
             if proposal is not None:
                 await self._propose(proposal)

@@ -335,7 +335,7 @@ class GroupMember:
         """End what works on the log; the log itself stays open."""
         client, self.client = self.client, None
         if client is not None:
-            await client.stop()
+            await client.stop(good_bye=good_bye)
         master, self.master = self.master, None
         if master is not None:
             await master.stop()

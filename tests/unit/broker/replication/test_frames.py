@@ -22,6 +22,7 @@ from broker.replication.frames import (
     Decoder,
     Greeting,
     Hello,
+    Leave,
     Ready,
     Refusal,
     Transfer,
@@ -54,6 +55,8 @@ def encoded(frame: frames.Frame) -> bytes:
             return frames.encode_ready(frame)
         case Ack():
             return frames.encode_ack(frame)
+        case Leave():
+            return frames.encode_leave()
         case Transfer():
             return frames.encode_transfer_head(frame) + bytes(frame.data)
 
@@ -67,6 +70,7 @@ EVERY = [
     Refusal(frames.EXPIRED, 5, "the log begins at 64"),
     Ready(5, 4096),
     Ack(5, 4000),
+    Leave(),
     transfer(),
     transfer(b""),
 ]

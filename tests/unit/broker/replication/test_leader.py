@@ -265,6 +265,21 @@ def test_a_learner_never_joins():
     assert leader.check(300, 100) is None
 
 
+def test_a_member_whose_broker_stops_leaves_at_once_and_may_return():
+    """It has said so; a connection of it counts again."""
+    leader = a_leader({1, 2})
+    stream(leader, 2, now_ms=10)
+    assert leader.check(300, 20) is None
+    leader.disconnected(20, 20, is_stopping=True)
+    assert not leader.knows(20)
+    assert leader.check(300, 20).members == {1}
+    leader = a_leader({1, 2})
+    stream(leader, 2, now_ms=10)
+    leader.disconnected(20, 20, is_stopping=True)
+    stream(leader, 2, now_ms=21)
+    assert leader.check(300, 21) is None
+
+
 def test_an_absent_member_leaves_after_a_while():
     """A short absence costs nothing; a longer one costs the membership."""
     leader = a_leader({1, 2})

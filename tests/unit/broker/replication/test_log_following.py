@@ -15,6 +15,7 @@ from broker.replication.frames import (
     Frame,
     Greeting,
     Hello,
+    Leave,
     Ready,
     Refusal,
     Transfer,
@@ -252,3 +253,16 @@ def test_after_the_stop_nothing_is_said_or_written() -> None:
     replica.line.stream.received(part(60, b"x" * 40))
     replica.log.flush()
     assert (replica.log.end_position, replica.line.heard()) == (60, [])
+
+
+def test_a_broker_that_stops_tells_the_master_that_it_follows() -> None:
+    replica = Replica()
+    replica.line.copies()
+    line = replica.line
+    replica.following.stop(good_bye=True)
+    line.stream.received(part(0, b"x" * 60))
+    assert (line.heard(), line.is_dropped, replica.log.end_position) == ([Leave()], True, 0)
+    dialling = Replica()
+    line = dialling.line
+    dialling.following.stop(good_bye=True)
+    assert (line.heard(), line.is_dropped) == ([], True)

@@ -23,6 +23,7 @@ from broker.replication.frames import (
     Welcome,
     encode_ack,
     encode_hello,
+    encode_leave,
     encode_ready,
 )
 from broker.replication.host import StreamHost
@@ -239,6 +240,26 @@ def test_the_end_of_a_flush_is_nothing_while_replicas_lack_more() -> None:
     assert world.log.limit == 180, "not flushed here"
     world.log.flush()
     assert world.log.limit == 240
+
+
+def test_who_leaves_is_not_waited_for_and_who_is_lost_is_for_a_while() -> None:
+    world = World()
+    socket = Socket(world)
+    socket.copies()
+    gone: list[int] = []
+    world.streams.on_gone = gone.append
+    socket.stream.received(encode_leave())
+    socket.stream.ended("closed")
+    assert (gone, socket.end, world.streams.open) == ([0], "aborted", {})
+    lost = Socket(world)
+    lost.copies()
+    lost.stream.ended("reset")
+    assert gone == [0, LeaderSettings().absence_ms + 1]
+    stranger = Socket(world)
+    stranger.stream.received(encode_leave())
+    assert (stranger.end, len(gone)) == ("aborted", 2), "only a replica leaves"
+    world.streams.step_down("it is replaced")
+    assert len(gone) == 2
 
 
 def test_what_a_full_connection_does_not_take_follows_when_there_is_room() -> None:

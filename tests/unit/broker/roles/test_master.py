@@ -70,6 +70,29 @@ async def test_replicas_join_and_leave_the_set(tmp_path: Path) -> None:
     await group.stop()
 
 
+async def test_a_replica_whose_broker_stops_leaves_the_set_at_once(tmp_path: Path) -> None:
+    """Long before a lost one would, and long before the next regular check."""
+    group = Group(tmp_path / "1", {1, 2}, check_interval_ms=600_000, absence_limit_ms=600_000)
+    address = await group.start()
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: replica.client.following.connected)
+    await replica.client.stop(good_bye=True)
+    await until(lambda: group.master.leader.members.committed == {1})
+    await replica.stop()
+    await group.stop()
+
+
+async def test_a_lost_replica_is_missed_as_soon_as_it_counts_as_absent(tmp_path: Path) -> None:
+    """Not at the next regular check."""
+    group = Group(tmp_path / "1", {1, 2}, check_interval_ms=600_000, absence_limit_ms=300)
+    address = await group.start()
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: replica.client.following.connected)
+    await replica.stop()
+    await until(lambda: group.master.leader.members.committed == {1})
+    await group.stop()
+
+
 async def test_a_refusal_and_no_answer_are_distinguished(tmp_path: Path) -> None:
     """Refused: asked again. Unanswered: both stay required until a set is learnt."""
     group = Group(tmp_path / "1", {1})
