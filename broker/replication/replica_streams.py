@@ -237,7 +237,7 @@ class Leadership:
         store = self.store
         return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
 
-    def hold(self) -> None:
+    def note_held(self) -> None:
         """Note up to where the log may grow without a look at the replicas, after each one at them.
 
         It holds until a replica acknowledges something, a pause ends, or one is ready.
@@ -461,7 +461,7 @@ class ReplicaStreams:
     def _pumped(self) -> None:
         self._pieces.forget()
         if self._lead is not None:
-            self._lead.hold()
+            self._lead.note_held()
 
     def tick(self) -> None:
         """Count silence, several times a second."""
