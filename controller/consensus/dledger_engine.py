@@ -46,6 +46,8 @@ from runtime.logs import get_logger
 
 TICKS_PER_HEARTBEAT = 4
 PING_SECONDS = SILENCE_HEARTBEATS_MIN_MS / 5 / 1000
+HAND_OVER_S = 0.3
+"""Longest time for which a leader that stops waits for its successor."""
 REMINDER_SECONDS = 10.0
 """How often a controller that must not vote yet logs why."""
 INTRODUCTION = b"LMQC"
@@ -139,7 +141,8 @@ class DledgerEngine:
             self._tasks.append(loop.create_task(_every(seconds, act)))
 
     async def stop(self) -> None:
-        """Leave; commands without an answer end in NotLeading."""
+        """Leave, and let another controller lead first; commands without an answer end in NotLeading."""
+        await self._hand_over()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -150,6 +153,20 @@ class DledgerEngine:
         if node is not None:
             node.abandon()
             node.close()
+
+    async def _hand_over(self) -> None:
+        """While this controller leads, let another voter do so: the others need not miss this one first."""
+        node, connected = self._node, self._links.connected
+        if node is None or not self._led or not set(connected) & set(node.raft.members.current.voters):
+            return
+        handed = asyncio.Event()
+        self.on_leadership(lambda leads: None if leads else handed.set())
+        self._do(lambda node: node.hand_over(_now(), connected))
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await handed.wait()
+        except TimeoutError:
+            self._log.info("lead_not_handed_over", node=self.node_id)
 
     async def propose(self, data: bytes) -> object:
         """The machine's answer once the command is committed."""
@@ -169,7 +186,7 @@ class DledgerEngine:
         since = _now() - self._settings.fallback_ms / 1000
         if self._node is not None and self._led and remove == self.node_id:
             self._node.roster.removed(remove, since)
-            raise NotLeading(self._node.hand_over(_now()))
+            raise NotLeading(self._node.hand_over(_now(), self._links.connected))
         if add is not None:
             place = _place(add)
             await self._change(lambda node: node.roster.added(place))

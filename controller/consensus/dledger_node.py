@@ -13,7 +13,7 @@ error goes through to the caller, who ends it. No network and no clock: time com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -223,13 +223,13 @@ class DledgerNode:
         index, term = self.raft.change(now, members)
         self._waiting[index] = term, done
 
-    def hand_over(self, now: float) -> str:
-        """Hand the lead to the voter that has most; its id. Raises LocalMisuse when there is none."""
+    def hand_over(self, now: float, connected: Collection[str]) -> str:
+        """Hand the lead to the voter that has most, if possible a connected one; its id. Raises LocalMisuse."""
         leading = self.raft.leading
         voters = [each for each in self.raft.members.current.voters if each != self.raft.node_id]
         if leading is None or not voters:
             raise LocalMisuse("there is no other controller that could lead")
-        heir = max(voters, key=lambda each: (leading.progress[each].match, each))
+        heir = max(voters, key=lambda each: (each in connected, leading.progress[each].match, each))
         self.raft.hand_over(now, heir)
         return heir
 

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from controller.consensus import dledger_engine
 from controller.consensus.dledger_engine import DledgerEngine
 from controller.consensus.engine import NotLeading, RaftSettings
 from controller.consensus.members import ControllerNode
@@ -102,6 +103,21 @@ async def test_one_that_lost_its_disk_is_refused_and_replaced(three):
     await three.until_named(lost)
     await until(lambda: three.running[lost].ready and three.machines[lost].words == [b"word"])
     assert three.running[lost].obstacle == ""
+
+
+async def test_a_leader_that_stops_lets_another_one_lead_first(three, monkeypatch):
+    """It is still there when its lead ends; the last one of them stops without waiting for anybody."""
+    monkeypatch.setattr(dledger_engine, "HAND_OVER_S", 40)
+    former = await three.leader()
+    await former.propose(b"word")
+    changes = []
+    former.on_leadership(lambda leads: changes.append((leads, bool(former.status()))))
+    await three.stop(former.node_id)
+    assert changes == [(False, True)]
+    successor = await three.leader()
+    assert successor is not former
+    await successor.propose(b"another")
+    assert three.machines[successor.node_id].words == [b"word", b"another"]
 
 
 async def test_a_directory_that_was_replaced_does_not_come_back(three):
