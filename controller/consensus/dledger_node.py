@@ -223,7 +223,7 @@ class DledgerNode:
         index, term = self.raft.change(now, members)
         self._waiting[index] = term, done
 
-    def hand_over(self, now: float, connected: Collection[str]) -> str:
+    def hand_over(self, now: float, connected: Collection[str] = ()) -> str:
         """Hand the lead to the voter that has most, if possible a connected one; its id. Raises LocalMisuse."""
         leading = self.raft.leading
         voters = [each for each in self.raft.members.current.voters if each != self.raft.node_id]
