@@ -38,8 +38,8 @@ from controller.raft.messages import (
     Voted,
     VoteRequest,
 )
-from controller.raft.voting import Ballot, CandidateVerdict, Tally, VoteAnswer, count, judge
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
+from remoting.protocol.voting import Ballot, CandidateVerdict, Tally, VoteAnswer, count, judge
 
 STATE_BYTES_MAX = 256 * 1024 * 1024
 """Largest state that is taken from a leader."""

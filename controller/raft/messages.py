@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from controller.raft.voting import VoteAnswer
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.voting import VoteAnswer
 
 Entry = tuple[bytes, int, int]
 """(command, index, term)."""

@@ -16,7 +16,7 @@ from controller.raft.core import HardState, Raft
 from controller.raft.leading import Leading
 from controller.raft.log import RaftLog
 from controller.raft.messages import AppendAnswer, AppendEntries, VoteRequest
-from controller.raft.voting import VoteAnswer
+from remoting.protocol.voting import VoteAnswer
 from tests.sim.raft.plants import (
     _written,
     a_command_raises,

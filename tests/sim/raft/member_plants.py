@@ -11,7 +11,7 @@ from controller.consensus.roster import Roster
 from controller.raft.core import Raft
 from controller.raft.leading import Leading
 from controller.raft.messages import VoteRequest
-from controller.raft.voting import Tally
+from remoting.protocol.voting import Tally
 from tests.sim.raft.core_plants import newcomers_vote
 from tests.sim.raft.schedule import Plant
 

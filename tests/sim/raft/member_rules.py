@@ -11,7 +11,7 @@ from typing import Any
 
 from controller.raft.membership import Membership
 from controller.raft.messages import CONFIGURATION, AppendAnswer, Voted
-from controller.raft.voting import VoteAnswer
+from remoting.protocol.voting import VoteAnswer
 
 
 class Violation(AssertionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controller.raft.core import HardState, RaftRole
 from controller.raft.messages import StandNow, Voted, VoteRequest
-from controller.raft.voting import VoteAnswer
+from remoting.protocol.voting import VoteAnswer
 from tests.unit.controller.raft.group import IDS, Group, elected, entries
 
 FIVE = ("a", "b", "c", "d", "e")

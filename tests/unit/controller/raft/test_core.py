@@ -9,8 +9,8 @@ from controller.raft.core import Contradiction, HardState, RaftRole
 from controller.raft.leading import StateSnapshot
 from controller.raft.membership import Membership
 from controller.raft.messages import AppendAnswer, AppendEntries, InstallState, StandNow, Voted, VoteRequest
-from controller.raft.voting import VoteAnswer
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.voting import VoteAnswer
 from tests.unit.controller.raft.group import IDS, Group, elected, entries, snapshot_of
 
 # ---- election

@@ -7,7 +7,7 @@ import pytest
 from controller.raft.core import Contradiction, HardState, RaftRole
 from controller.raft.leading import SendPace
 from controller.raft.messages import NO_OP, AppendAnswer, AppendEntries, StandNow, Voted, VoteRequest
-from controller.raft.voting import VoteAnswer
+from remoting.protocol.voting import VoteAnswer
 from tests.unit.controller.raft.group import IDS, Group, elected, entries, snapshot_of
 
 

@@ -17,8 +17,8 @@ from controller.raft.messages import (
     Voted,
     VoteRequest,
 )
-from controller.raft.voting import VoteAnswer
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.voting import VoteAnswer
 from tests.unit.controller.raft.group import IDS, Group, elected, entries, snapshot_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.raft.voting import VOTE_RULES, Ballot, CandidateVerdict, Tally, VoteAnswer, count, judge
+from remoting.protocol.voting import VOTE_RULES, Ballot, CandidateVerdict, Tally, VoteAnswer, count, judge
 
 GOOD = Ballot(
     term=5, place=(4, 9), trial=False, forced=False, own_term=4, own_place=(4, 9),
