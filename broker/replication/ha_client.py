@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -127,6 +128,7 @@ class HaClient:
             host, store, partial(Follower, identity), address, epoch,
             silence_ms=silence_ms, dial=self._dial, superseded=superseded, failed=failed,
         )  # fmt: skip
+        self._identity = identity
         self._tls = tls
         self._dialling: asyncio.Task[None] | None = None
 
@@ -139,6 +141,11 @@ class HaClient:
         self.following.stop(good_bye=good_bye)
         if self._dialling is not None:
             await asyncio.gather(self._dialling, return_exceptions=True)
+
+    def introduce(self, *, is_learner: bool) -> None:
+        """Be a learner, or one no more."""
+        self._identity = replace(self._identity, is_learner=is_learner)
+        self.following.introduce(partial(Follower, self._identity))
 
     def _dial(self, address: str, stream: MasterStream) -> ReplicationLink:
         link = ReplicationLink(stream)

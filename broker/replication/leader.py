@@ -14,8 +14,8 @@ When a message is acknowledged:
 | all   | every member of the effective SyncStateSet has flushed it, and at  | no, with at least two   |
 |       | least `in_sync_min` are members                                    |                         |
 
-On a broker with `flush = "async"` written counts as flushed: that survives a killed process, not a machine. `promise`
-puts the rule in one sentence, which never promises more than the rule and the flush of the log give.
+On a broker with `flush = "async"` written counts as flushed: that survives a killed process, not a machine. `promises`
+puts the rule in one sentence.
 
 The SyncStateSet, as the controllers have committed it and as they may be about to commit it:
 
@@ -52,6 +52,7 @@ from broker.replication.frames import (
     Refusal,
     Welcome,
 )
+from broker.replication.majority import Majority
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 ASYNC, COUNT, ALL = "async", "count", "all"
@@ -96,104 +97,6 @@ class Acknowledge:
         if self.mode == COUNT:
             return in_sync >= self.count
         return self.mode == ASYNC or in_sync >= self.in_sync_min
-
-
-SYNC_FLUSH = "sync"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DurabilityRule:
-    """The settings that decide what an acknowledgement means."""
-
-    flush: str
-    """`store.flush`: sync or async."""
-    in_group: bool = False
-    """Whether the broker is a member of a group; without it the other settings mean nothing."""
-    acknowledge: str = ALL
-    count: int = 2
-    in_sync_min: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What is promised, and why that cannot be kept or is less than it seems; empty when it can."""
-
-    text: str
-    warning: str = ""
-
-
-def promise(rule: DurabilityRule, brokers: int | None = None) -> Promise:
-    """What the rule promises in a group of so many brokers, learners not counted; None: how many is not known."""
-    if not rule.in_group:
-        return _alone(rule)
-    if rule.acknowledge == ASYNC:
-        return _master_alone(rule)
-    return _counted(rule, brokers) if rule.acknowledge == COUNT else _all_in_sync(rule, brokers)
-
-
-def _alone(rule: DurabilityRule) -> Promise:
-    if rule.flush == SYNC_FLUSH:
-        return Promise("acknowledged = on one disk; a crash or a power cut loses nothing, the loss of the disk does")
-    return Promise("acknowledged = in the memory of one machine; a crash of the process loses nothing, a power cut may")
-
-
-def _master_alone(rule: DurabilityRule) -> Promise:
-    where = "on the disk" if rule.flush == SYNC_FLUSH else "in the memory"
-    return Promise(
-        f"acknowledged = {where} of the master alone",
-        'the newest acknowledged messages are lost with the master: acknowledge = "all" keeps them',
-    )
-
-
-def _counted(rule: DurabilityRule, brokers: int | None) -> Promise:
-    text = f"acknowledged = {_where(rule, rule.count, brokers)}"
-    if brokers is not None and brokers < rule.count:
-        return Promise(text, _too_few(f"in_sync_replicas is {rule.count}", brokers))
-    return Promise(
-        text,
-        'a replica that lacks the newest acknowledged messages may become master: acknowledge = "all" keeps them',
-    )
-
-
-def _all_in_sync(rule: DurabilityRule, brokers: int | None) -> Promise:
-    least = rule.in_sync_min
-    text = f"acknowledged = {_where(rule, least, brokers)}, and at every other broker in sync"
-    if brokers is None:
-        return Promise(f"{text}; with fewer than {least} in sync messages are refused")
-    if brokers < least:
-        return Promise(text, _too_few(f"in_sync_min is {least}", brokers))
-    spare = brokers - least
-    if not spare:
-        if brokers == 1:
-            return Promise(text, "the group has one broker: no other one can take its place")
-        return Promise(
-            f"{text}; while one is away messages are refused",
-            f"a group of {brokers} with in_sync_min = {least} takes no messages while one broker is away: "
-            f"add a broker to keep writing",
-        )
-    text = f"{text}; {_number(spare)} may die and messages are still accepted"
-    if least == 1:
-        return Promise(
-            text,
-            "after the loss of a broker acknowledged messages may be on one disk alone: "
-            "three brokers with in_sync_min = 2 keep two copies",
-        )
-    return Promise(text)
-
-
-def _where(rule: DurabilityRule, copies: int, brokers: int | None) -> str:
-    place = "on disk at" if rule.flush == SYNC_FLUSH else "in memory, not yet flushed, at"
-    known = brokers is not None and brokers >= copies
-    return f"{place} {copies} of {brokers} brokers" if known else f"{place} {copies} brokers at least"
-
-
-def _too_few(setting: str, brokers: int) -> str:
-    have = "one broker" if brokers == 1 else f"{brokers} brokers"
-    return f"messages are refused: {setting} and the group has {have}"
-
-
-def _number(count: int) -> str:
-    return "one" if count == 1 else str(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,12 +248,15 @@ class Leader:
         group: str,
         confirm: int,
         now_ms: int,
+        majority: Majority | None = None,
     ) -> None:
+        """`majority`: the rule of a group without controllers; its members are all that the configuration names."""
         self.broker, self.epoch, self.epoch_start = broker, epoch, epoch_start
         self.members = members
         self.acknowledge = acknowledge
         self.settings = settings
         self.confirm_position = confirm
+        self.majority = majority
         self.superseded = 0
         """A newer epoch that a replica knows of, 0 for none: with one, this broker is no longer the master."""
         self._cluster, self._group = cluster, group
@@ -503,6 +409,10 @@ class Leader:
 
     def advance(self, own_end: int) -> int:
         """Return the confirm position, with the master's own flushed end at `own_end`."""
+        if self.majority is not None:
+            ends = [each.acknowledged for each in self._counted(self.majority)]
+            self.confirm_position = self.majority.confirmed(own_end, ends, self.epoch_start, self.confirm_position)
+            return self.confirm_position
         members = self.members
         low = own_end
         if len(members.committed) < self.acknowledge.members_min or self.broker not in members.effective:
@@ -521,6 +431,10 @@ class Leader:
         """Move the confirm position and return up to where messages count as taken, None for the local rule alone."""
         confirm = self.advance(own_end)
         return self.acknowledge.limit(own_end, self._in_sync_ends(), confirm)
+
+    def _counted(self, majority: Majority) -> list[FollowerProgress]:
+        """The replicas whose copies count for a majority."""
+        return [each for each in self._replicas.values() if each.broker in majority.members and not each.is_learner]
 
     def _in_sync_ends(self) -> Iterator[int]:
         for broker in self.members.committed:
@@ -544,7 +458,7 @@ class Leader:
 
     def check(self, own_end: int, now_ms: int) -> Proposal | None:
         """Propose a new SyncStateSet when members lag or replicas have caught up; call it every heartbeat."""
-        if self.members.open is not None or self.superseded:
+        if self.majority is not None or self.members.open is not None or self.superseded:
             return None
         confirm = self.advance(own_end)
         committed = self.members.committed
@@ -583,3 +497,13 @@ class Leader:
     def replicas(self) -> list[FollowerProgress]:
         """The connected replicas."""
         return list(self._replicas.values())
+
+
+def in_sync_of(leader: Leader) -> frozenset[int]:
+    """The brokers that have all that is confirmed, as far as the leader knows."""
+    majority = leader.majority
+    if majority is None:
+        return leader.members.committed
+    low = max(leader.confirm_position, leader.epoch_start)
+    counted = [each for each in leader.replicas() if each.broker in majority.members and not each.is_learner]
+    return frozenset({leader.broker, *(each.broker for each in counted if each.acknowledged >= low)})

@@ -224,7 +224,9 @@ class LogFollowing:
         """The present connection, None in the pause before the next one."""
         self.said = ""
         """Why the last connection ended, as it was logged; empty once one continues."""
-        self._make, self._epoch, self._dial = follower, epoch, dial
+        self.epoch = epoch
+        """The newest one known; a master of an earlier one is not followed."""
+        self._make, self._dial = follower, dial
         self._superseded, self._failed = superseded, failed
         self._pause_s = RETRY_S
         self._received_before = 0
@@ -247,12 +249,18 @@ class LogFollowing:
 
     def move(self, address: str, epoch: int) -> None:
         """The same master elsewhere, or in a newer epoch: the present connection ends, the next begins at once."""
-        self.address, self._epoch = address, max(self._epoch, epoch)
+        self.address, self.epoch = address, max(self.epoch, epoch)
+        self.connected = False
         self._pause_s = 0.0
         if self.stream is not None:
             self.stream.end("the master is elsewhere now")
         elif self._rounds is not None:
             self._connect(self._rounds)
+
+    def introduce(self, follower: Callable[..., Follower]) -> None:
+        """This replica is another than before, a learner or one no more: it says so on a new connection."""
+        self._make = follower
+        self.move(self.address, self.epoch)
 
     def _connect(self, round_: int) -> None:
         if round_ != self._rounds:
@@ -285,7 +293,7 @@ class LogFollowing:
             extent,
             flushed=min(store.positions.kept, extent.end),
             confirm=min(store.confirm_position, extent.end),
-            epoch=self._epoch,
+            epoch=self.epoch,
             nonce=self.host.nonce(),
         )
 
@@ -297,7 +305,7 @@ class LogFollowing:
 
     def refused(self, over: Over) -> None:
         """The master refuses, or what it says cannot be."""
-        if over.reason == OLD_EPOCH and over.epoch > self._epoch:
+        if over.reason == OLD_EPOCH and over.epoch > self.epoch:
             self._superseded(over.epoch)
 
     def fail(self, error: Exception, **details: Any) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.replication.leader import DurabilityRule, promise
+from broker.replication.promises import DurabilityRule, promise
 from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def rule_of(config: BrokerConfig) -> DurabilityRule:
         flush=config.store.flush,
         in_group=settings.enabled,
         acknowledge=settings.acknowledge,
-        count=settings.in_sync_replicas,
+        count=len(settings.members) if settings.mode == "dledger" else settings.in_sync_replicas,
         in_sync_min=settings.in_sync_min,
+        elects_itself=settings.mode == "dledger",
     )
 
 

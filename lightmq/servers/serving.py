@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from broker.config import BrokerConfig
-from broker.replication.leader import promise
+from broker.replication.promises import promise
 from broker.roles.durability import rule_of
 from console.config import ConsoleConfig
 from lightmq.configuration import LogsConfig, UpConfig

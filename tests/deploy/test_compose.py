@@ -16,7 +16,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from broker.replication.leader import promise
+from broker.replication.promises import promise
 from broker.roles.durability import rule_of
 from remoting.access.acl_file import load
 from remoting.server.router import parse_access_keys

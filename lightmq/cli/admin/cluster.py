@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from broker.replication.leader import DurabilityRule, promise
+from broker.replication.promises import DurabilityRule, promise
 from lightmq.cli.admin.controllers import controllers
 from lightmq.cli.completing import BROKER_GROUPS
 from lightmq.cli.connections import LeadingController, ServerTarget, leading_controller

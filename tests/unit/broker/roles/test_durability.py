@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.replication.leader import promise
+from broker.replication.promises import promise
 from broker.roles.durability import DurabilityLog, log_promise, rule_of
 from broker.store.settings import StoreSettings
 from remoting.transport.failures import ConnectionLost

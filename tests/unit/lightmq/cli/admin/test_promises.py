@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.replication.leader import promise
+from broker.replication.promises import promise
 from broker.roles.durability import rule_of
 from lightmq.cli.admin.cluster import promised
 from runtime.config import flatten
