@@ -7,11 +7,9 @@ GROUP has the broker's id and the newest master epoch it knows of, and is replac
 it is applied for (`is_applied` false), so that a crash in between repeats the application with the same check code.
 `clean`: the previous process stopped in order, with everything on the disk. `machine_boot` and `flush`: in which boot
 of the machine, and how durably, the process that registered last wrote; what a killed process had written is still
-there, unless the machine went down too.
+there, unless the machine went down too. `term`, `voted_for`, `admitted` and `members` are those of `election_manager`.
 
-A role change that was overtaken by a newer one is not begun. One that fails ends the broker: its log may be neither
-open nor closed, and a restart finds out.
-Invariants: one role change at a time, with the newest role known when it begins; the epoch is durable before. What
+Invariants: the epoch is durable before its role is taken. What
 `save` was given is on the disk when it returns; a file that is not whole is refused, because a second broker under one
 id would be worse than one that does not start. Loop rule: all on the loop's thread; the file blocks.
 """
@@ -25,10 +23,11 @@ import secrets
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import (
     Ask,
     KnownGroup,
@@ -62,7 +61,7 @@ from remoting.protocol.bodies.controller_body import (
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import Dial
+from remoting.transport.contracts import Dial, Peer
 from remoting.transport.failures import checked, refusal
 from runtime.files import atomic_replace, make_directory
 
@@ -96,6 +95,11 @@ class SavedIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clean: bool = False
     machine_boot: str = ""
     flush: str = ""
+    term: int = 0
+    voted_for: str = ""
+    admitted: bool | None = None
+    """Whether a member of a group without controllers votes; None in a directory that was never one of such a group."""
+    members: str = ""
 
 
 class _Stored(msgspec.Struct):
@@ -157,9 +161,10 @@ class OwnIdentity:
 
     def save(self, **changes: object) -> None:
         """Change the identity; it is on the disk when this returns. Raises OSError."""
-        before, self.identity = self.identity, msgspec.structs.replace(self.identity, **changes)
-        if self.identity != before:
-            self._file.save(self.identity)
+        changed = msgspec.structs.replace(self.identity, **changes)
+        if changed != self.identity:
+            self._file.save(changed)
+            self.identity = changed
 
     def save_registered(self) -> None:
         """Note in which start of the machine, and how durably, the process writes that is registered now."""
@@ -169,6 +174,15 @@ class OwnIdentity:
         """The log was found damaged: to the controllers this is a new start that lost something."""
         self.was_clean = self.was_flushed = False
         self.boot_id = secrets.token_hex(8)
+
+
+def refuse_foreign(identity: SavedIdentity) -> None:
+    """Raises LocalMisuse when a broker of a group with controllers finds the directory of one without."""
+    if identity.admitted is not None:
+        raise LocalMisuse(
+            'this directory belongs to a group that elects its master itself: set replication.mode = "dledger", or '
+            "start with an empty one"
+        )
 
 
 UNKNOWN_CODES = frozenset(
@@ -181,38 +195,6 @@ UNKNOWN_CODES = frozenset(
 """The controllers do not know this broker, or have had no heartbeat of it since they started."""
 STEP_S_MAX = 1.0
 """Longest sleep between two checks of what is due."""
-
-
-class LogState(Protocol):
-    """How the log stands, for heartbeats and elections."""
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch of its records."""
-
-    @property
-    def end(self) -> int:
-        """Position behind the last record, in bytes."""
-
-    @property
-    def confirm(self) -> int:
-        """Confirm position, in bytes."""
-
-
-class RoleExecutor(Protocol):
-    """Who carries roles out."""
-
-    def log_state(self) -> LogState:
-        """How the log stands now."""
-        ...
-
-    async def take_role(self, role: RoleChange) -> None:
-        """Carry out a role; returns when it is done."""
-        ...
-
-    def set_changed(self, view: KnownGroup) -> None:
-        """The controllers have committed another set for the present master."""
-        ...
 
 
 class ReplicasManager:
@@ -235,6 +217,7 @@ class ReplicasManager:
         self._failed = failed
         self._log = log
         self.own = OwnIdentity(config)
+        refuse_foreign(self.own.identity)
         self.steps = ReplicaSteps(
             self.own.identity.broker_id,
             is_applied=self.own.identity.is_applied,
@@ -244,12 +227,10 @@ class ReplicasManager:
         )
         self.controllers = Controllers(config.controllers, connect, timeout_ms=self._settings.request_timeout_ms)
         self.controllers.on_push(self._pushed)
-        self.role_changes = 0
+        self.queue = RoleQueue(member, self._beat_now, failed, log)
         limit_ms = pause_limit_ms(self._settings.heartbeat_interval_ms, self._settings.heartbeat_timeout_ms)
         self.pauses = PauseWatch(limit_ms, self._now, self._in_doubt)
         self._woken = asyncio.Event()
-        self._wanted: RoleChange | None = None
-        self._wanted_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -260,7 +241,7 @@ class ReplicasManager:
             self.own.save(clean=False)
         self.controllers.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each) for each in (self._step(), self._change_roles(), self._beat())]
+        self._tasks = [loop.create_task(each) for each in (self._step(), self.queue.run(), self._beat())]
 
     async def stop(self) -> None:
         """Stop asking and changing roles; close the connections to the controllers."""
@@ -280,7 +261,7 @@ class ReplicasManager:
         They take this broker out of the replicas in sync, unless it is the last one, before it takes a role again.
         """
         self.own.lost_something()
-        self._wanted = None
+        self.queue.drop()
         self.steps.lost_something(self._now())
         self._woken.set()
 
@@ -317,6 +298,30 @@ class ReplicasManager:
         answer = checked(await self.controllers.ask(command))
         state = decode_body(answer.body, SyncStateData).replicas_info_table.get(name)
         return 0 if state is None else len(state.in_sync_replicas) + len(state.not_in_sync_replicas)
+
+    def majority(self, _epoch: int) -> None:
+        """No majority confirms here: the controllers keep the set of replicas that does."""
+        return
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether copies here may count: always, the controllers say whose do."""
+        return True
+
+    def asked(self, _peer: Peer, command: Command) -> Command:
+        """No member of a group with controllers votes. Raises Refused."""
+        raise Refused(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"request {command.code}: this group has controllers; replication.mode must be the same on all members",
+        )
+
+    def fenced_below(self, epoch: int) -> int:
+        """The epoch that a replica tells the master of `epoch`."""
+        return epoch
+
+    def status(self) -> dict[str, Any]:
+        """For the status page."""
+        return {"mode": "controller"}
 
     def ask_again(self) -> None:
         """There may be another master: ask now."""
@@ -492,29 +497,11 @@ class ReplicasManager:
         change = self.steps.update(view)
         if isinstance(change, RoleChange):
             self.own.save(epoch=self.steps.epoch)
-            self._wanted = change
-            self._wanted_changed.set()
+            self.queue.want(change)
         elif isinstance(change, SyncStateSetChange):
             self._member.set_changed(change.view)
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
             self.ask_again()
-
-    async def _change_roles(self) -> None:
-        while True:
-            await self._wanted_changed.wait()
-            self._wanted_changed.clear()
-            role, self._wanted = self._wanted, None
-            if role is None:
-                continue
-            self.role_changes += 1
-            self._beat_now()  # the log is closed and opened in this loop: no heartbeat is sent meanwhile
-            try:
-                await self._member.take_role(role)
-            except Exception as error:  # noqa: BLE001 - after any error this broker's role is unknown
-                self._log.error("role_not_taken", epoch=role.view.epoch, exc_info=error)
-                self._failed(error)
-                return
-            self._beat_now()
 
 
 def view_of(command: Command) -> KnownGroup:
