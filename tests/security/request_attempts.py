@@ -290,5 +290,9 @@ def _controllers(target: Target) -> dict[int, Parts]:
             b'{"syncStateSet":[9],"syncStateSetEpoch":99}',
         ),
         Code.GET_BROKER_EPOCH_CACHE: ({}, b""),
+        Code.ELECTION: (
+            {},
+            b'{"cluster":"c","group":"g","members":"","sender":"n1","kind":"beat","term":9,"place":[9,9]}',
+        ),
         Code.GET_BROKER_HA_STATUS: ({}, b""),
     }
