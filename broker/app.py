@@ -83,7 +83,7 @@ class BrokerApp:
         self.not_offered = _noting(unsupported, self._clock, lambda: self.broker)
         """Counts requests for what is not offered, for a router that has this broker's handlers."""
         if config.replication.enabled:
-            if not listen or not config.controllers:
+            if not listen or not (config.controllers or config.replication.mode == "dledger"):
                 raise LocalMisuse(
                     "broker.replication.enabled needs broker.controllers and a process of its own (lightmq broker)"
                 )

@@ -91,11 +91,27 @@ class LimitsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicationConfig:
-    """One broker as a member of a group of brokers with one log; the controllers choose its master."""
+    """One broker as a member of a group with one log, whose master the controllers, or the members, choose."""
 
     enabled: bool = False
-    """Be a member of the group named by `cluster_name` and `broker_name`, which needs controllers. Without it the
-    broker is alone and always the master."""
+    """Be a member of the group named by `cluster_name` and `broker_name`, which needs controllers unless `mode` is
+    "dledger". Without it the broker is alone and always the master."""
+    mode: str = setting("controller", choices=("controller", "dledger"))
+    """Who chooses the master. `controller`: the controllers do, and keep the set of replicas in sync. `dledger`: the
+    members elect it, as in RocketMQ's DLedger mode; a message is acknowledged once more than half of `members` have it
+    on their disks. `acknowledge` and `in_sync_min` then mean nothing. A group never changes its mode."""
+    members: tuple[str, ...] = ()
+    """With mode = "dledger": all members as name@host:port, where clients reach them, the same list on each: 3 survive
+    the loss of one, 5 of two."""
+    node_id: str = ""
+    """With mode = "dledger": this broker's name among `members`; empty: the one with this broker's address."""
+    election_heartbeat_ms: int = setting(100, minimum=20)
+    """With mode = "dledger": interval of the master's heartbeats to the other members."""
+    election_silence_ms: int = setting(1_000, minimum=200)
+    """With mode = "dledger": silence of the master after which another member stands for election, and after which a
+    master that no majority answers resigns. A broken connection is noticed immediately."""
+    election_interval_ms: int = setting(150, minimum=20)
+    """With mode = "dledger": shortest pause before a member stands for election; it is random, at most twice this."""
     port: int = setting(10_912, minimum=0, maximum=65_535)
     """Port at which the master sends its log to the replicas; 0 takes any free one. Uses TLS as set in `broker.tls`,
     and replicas connect as `broker.dial_tls` says."""

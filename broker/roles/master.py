@@ -12,10 +12,12 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet, in_sync_of
+from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
+from broker.store.state.state_kinds import MASTER_EPOCH, StateChange
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 
@@ -73,7 +75,7 @@ class AppendAdmission:
         self.refused += 1
         if not self._is_short:
             self._is_short = True
-            self._log.warning("in_sync_replicas_not_enough", members=sorted(self._leader.members.committed))
+            self._log.warning("in_sync_replicas_not_enough", members=sorted(in_sync_of(self._leader)))
         return Refused(ResponseCode.SYSTEM_BUSY, self.short_reason())
 
     def _full(self) -> Refused | None:
@@ -114,11 +116,13 @@ class MasterOfGroup:
         group_size: Callable[[], Awaitable[int]],
         pauses: PauseWatch,
         doubtful: Callable[[], None] = lambda: None,
+        majority: Majority | None = None,
     ) -> None:
         """`damaged` is called once when the log is, and another broker in sync can be the master instead.
 
         `group_size` asks the controllers how many brokers the group has. Raises LightMQError. `pauses`: whether this
-        broker may not be the master any more because it stood still; `doubtful` is called when that begins.
+        broker may not be the master any more because it stood still; `doubtful` is called when that begins. `majority`:
+        who confirms, in a group without controllers.
         """
         settings = config.replication
         self.view = view
@@ -136,7 +140,11 @@ class MasterOfGroup:
             view.epoch,
             epoch_start,
             SyncStateSet(view.members | {broker_id}, view.set_epoch),
-            Acknowledge(mode=settings.acknowledge, count=settings.in_sync_replicas, in_sync_min=settings.in_sync_min),
+            Acknowledge(in_sync_min=majority.size)
+            if majority is not None
+            else Acknowledge(
+                mode=settings.acknowledge, count=settings.in_sync_replicas, in_sync_min=settings.in_sync_min
+            ),
             LeaderSettings(
                 heartbeat_ms=settings.stream_heartbeat_ms,
                 silence_ms=settings.stream_silence_limit_ms,
@@ -147,6 +155,7 @@ class MasterOfGroup:
             group=config.broker_name,
             confirm=store.confirm_position,
             now_ms=streams.now_ms(),
+            majority=majority,
         )
         self.admission = AppendAdmission(
             self.leader, store, streams.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
@@ -156,6 +165,9 @@ class MasterOfGroup:
     def start(self) -> None:
         """Serve replicas and maintain the set."""
         self._streams.lead(self.leader, self._store)
+        if self.leader.majority is not None:
+            # Nothing older is confirmed before this is: the first record of the epoch, which changes no state.
+            self._store.append_state([StateChange(MASTER_EPOCH, b"", None)])
         self.pauses.lead(self.leader, self._in_doubt)
         self._durability.start()
         loop = asyncio.get_running_loop()
@@ -195,6 +207,8 @@ class MasterOfGroup:
 
     async def _members(self) -> int:
         """Brokers of the group that can be in sync: all that the controllers know but the learners that follow."""
+        if self.leader.majority is not None:
+            return len(self.leader.majority.members)
         learners: int = sum(each.is_learner for each in self.leader.replicas())
         return await self._group_size() - learners
 

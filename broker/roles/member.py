@@ -24,6 +24,9 @@ from broker.metrics import watch_store
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
+from broker.roles.election_manager import ElectionManager
+from broker.roles.election_members import MODE as ELECTS_ITSELF
+from broker.roles.election_seat import ElectionSeat
 from broker.roles.master import MasterOfGroup
 from broker.roles.member_state import (
     declare_metrics,
@@ -69,6 +72,8 @@ class Standing:
     epoch: int = 0
     end: int = 0
     confirm: int = 0
+    written: int = 0
+    """Epoch of the last byte."""
 
 
 class MemberLog:
@@ -90,7 +95,9 @@ class MemberLog:
         store = self.store
         if store is None:
             return self._standing
-        return Standing(store.epoch, store.end_position, store.confirm_position)
+        end = store.end_position
+        written = next((epoch for epoch, start in reversed(store.replica.epochs) if start < end), 0)
+        return Standing(store.epoch, end, store.confirm_position, written)
 
     async def open(self, role: str, epoch: int | None = None) -> LogStore:
         """Open the log as a "writer" in an epoch or as a "replica". Raises StoreError, OSError."""
@@ -207,6 +214,7 @@ class GroupMember:
             Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed,
             Code.GET_BROKER_EPOCH_CACHE: lambda _peer, command: command.reply(body=epoch_cache(self)),
             Code.GET_BROKER_HA_STATUS: lambda _peer, command: command.reply(body=high_availability(self)),
+            Code.ELECTION: self._election_asked,
         }
         self.gate = RoleGate(always, access, peers_closer(lambda: self.clients.peers), authorizer, config.broker_name)
         self.gate.reads = ReplicaReads(config, clock, registry, log, authorizer)
@@ -217,7 +225,15 @@ class GroupMember:
             superseded=self._superseded, tls=ServerTls.of(config.tls),
             permitted=lambda key: authorizer.permits(key, REGISTER, config.broker_name),
         )  # fmt: skip
-        self.manager = ReplicasManager(config, self, connect=connect, addresses=self._addresses, failed=failed, log=log)
+        self.manager: ReplicasManager | ElectionManager
+        if config.replication.mode == ELECTS_ITSELF:
+            self.manager = ElectionManager(
+                config, self, ElectionSeat(self), connect=connect, addresses=self._addresses, failed=failed, log=log
+            )
+        else:
+            self.manager = ReplicasManager(
+                config, self, connect=connect, addresses=self._addresses, failed=failed, log=log
+            )
         controllers = self.manager.controllers
         self.gate.users = ReplicaUsers(config, authorizer, controllers, self.manager.knows_leader, registry, log)
         declare_metrics(registry, self)
@@ -299,7 +315,7 @@ class GroupMember:
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas.streams, self.manager.alter,
             self._log, damaged=self.manager.lost_something, group_size=self.manager.group_size,
-            pauses=self.manager.pauses, doubtful=self.gate.doubt,
+            pauses=self.manager.pauses, doubtful=self.gate.doubt, majority=self.manager.majority(view.epoch),
         )  # fmt: skip
         self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)
         serving.tell_address(self.clients.host, self.clients.port)
@@ -354,25 +370,31 @@ class GroupMember:
         store = self.store
         assert store is not None
         assert self.manager.steps.broker_id is not None
+        epoch = self.manager.fenced_below(view.epoch)
         if self.client is not None:
-            self.client.following.move(view.ha_address, view.epoch)
+            self.client.following.move(view.ha_address, epoch)
             return
         if not view.ha_address:
             self._log.warning("master_tells_no_replication_address", address=view.address)
             return
         config = self.config
-        signer = read_signer(config.access_key_file) if config.access_key_file is not None else None
-        identity = ReplicaIdentity(
-            broker=self.manager.steps.broker_id, cluster=config.cluster_name, group=config.broker_name,
-            is_learner=config.replication.learner,
-            access_key=signer.access_key if signer is not None else "",
-            secret=signer.secret if signer is not None else None,
-        )  # fmt: skip
         self.client = HaClient(
-            store, identity, view.ha_address, view.epoch, silence_ms=config.replication.stream_silence_limit_ms,
+            store, self._identity(), view.ha_address, epoch, silence_ms=config.replication.stream_silence_limit_ms,
             superseded=self._superseded, failed=self._failed, log=self._log, tls=ClientTls.of(config.dial_tls),
         )  # fmt: skip
         self.client.start()
+
+    def _identity(self) -> ReplicaIdentity:
+        """What this replica tells its master of itself."""
+        config = self.config
+        assert self.manager.steps.broker_id is not None
+        signer = read_signer(config.access_key_file) if config.access_key_file is not None else None
+        return ReplicaIdentity(
+            broker=self.manager.steps.broker_id, cluster=config.cluster_name, group=config.broker_name,
+            is_learner=config.replication.learner or not self.manager.is_counted,
+            access_key=signer.access_key if signer is not None else "",
+            secret=signer.secret if signer is not None else None,
+        )  # fmt: skip
 
     def _superseded(self, epoch: int) -> None:
         """A peer knows of a newer epoch than ours: the controllers know who leads in it."""
@@ -441,3 +463,6 @@ class GroupMember:
 
     def _role_pushed(self, _peer: Peer, command: Command) -> None:
         self.manager.pushed(command)
+
+    def _election_asked(self, peer: Peer, command: Command) -> Command:
+        return self.manager.asked(peer, command)

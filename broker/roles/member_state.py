@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from broker.replication.leader import in_sync_of
 from broker.roles.steps import RolePhase
 from remoting.protocol.bodies.controller_body import (
     EpochCache,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.replication.ha_client import HaClient
     from broker.replication.ha_server import HaServer
+    from broker.roles.election_manager import ElectionManager
     from broker.roles.master import MasterOfGroup
     from broker.roles.replicas_manager import ReplicasManager
     from broker.roles.serving import RoleGate
@@ -43,8 +45,8 @@ class MemberView(Protocol):
         """Whether requests are answered here."""
 
     @property
-    def manager(self) -> ReplicasManager:
-        """What the controllers have decided."""
+    def manager(self) -> ReplicasManager | ElectionManager:
+        """What the controllers, or the members, have decided."""
 
     @property
     def replicas(self) -> HaServer:
@@ -84,7 +86,7 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
     counter(
         "rocketmq_replica_role_changes_total",
         "Roles taken since the start",
-        function=lambda: member.manager.role_changes,
+        function=lambda: member.manager.queue.changes,
     )
     gauge(
         "rocketmq_replica_controllers_up",
@@ -182,7 +184,7 @@ def lag_ms(member: MemberView) -> int:
 
 def in_sync(member: MemberView) -> int:
     """Members of the set; 0 at a replica, which learns of it now and then only."""
-    return 0 if member.master is None else len(member.master.leader.members.committed)
+    return 0 if member.master is None else len(in_sync_of(member.master.leader))
 
 
 def readiness(member: MemberView) -> dict[str, bool]:
@@ -222,7 +224,7 @@ def picture(member: MemberView) -> dict[str, Any]:
         "epoch": steps.epoch,
         "master_address": member.gate.master_address,
         "controller": member.manager.controllers.leader,
-    }
+    } | member.manager.status()
     if store is not None:
         found |= {
             "begin": store.begin_position,
@@ -240,7 +242,7 @@ def picture(member: MemberView) -> dict[str, Any]:
     if master is not None and store is not None:
         leader, end, now_ms = master.leader, store.end_position, member.replicas.streams.now_ms()
         found |= {
-            "in_sync": sorted(leader.members.committed),
+            "in_sync": sorted(in_sync_of(leader)),
             "required": sorted(leader.members.effective),
             "replicas": [
                 {
@@ -278,7 +280,7 @@ def high_availability(member: MemberView) -> bytes:
             client.following.address if client is not None else "", end, member.gate.master_address != ""
         )
         return encode_body(HaState(False, end, 0, [], follows))
-    committed = master.leader.members.committed
+    committed = in_sync_of(master.leader)
     replicas = [
         HaReplica(f"broker {each.broker}", each.acknowledged, end - max(each.acknowledged, 0), each.broker in committed)
         for each in master.leader.replicas()

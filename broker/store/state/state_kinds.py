@@ -60,6 +60,8 @@ MIGRATION_RETURN = 33
 """Source queue, queue id and source offset -> where the messages are in the queue that were mirrored back to there."""
 AUDITED = 34
 """Offset (u64, big-endian) in the queue of administrative acts -> the act, once that part of the queue has expired."""
+MASTER_EPOCH = 35
+"""Only ever deleted, with an empty key: the first record of a master that its group elected by itself."""
 OPTION = 32
 """Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 
@@ -91,6 +93,7 @@ NAMES = {
     MIGRATION_RETURN: "migration_return",
     OPTION: "option",
     AUDITED: "audited",
+    MASTER_EPOCH: "master_epoch",
 }
 
 
