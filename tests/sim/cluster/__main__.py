@@ -32,10 +32,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a bug to plant; stops when it is caught")
+    parser.add_argument("--elects", action="store_true", help="the brokers elect their master, without controllers")
     parser.add_argument("--async-flush", action="store_true", help="brokers count what is written, flushed or not")
     parser.add_argument("--trace", action="store_true", help="tell what happens, event by event")
     asked = parser.parse_args(arguments)
-    build = PLANTS[asked.plant] if asked.plant else Build(is_async=asked.async_flush)
+    build = PLANTS[asked.plant] if asked.plant else Build(is_async=asked.async_flush, elects=asked.elects)
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for number in range(asked.schedules):

@@ -16,12 +16,14 @@ from broker.replication.frames import NONCE_BYTES
 from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
 from broker.replication.log_following import LogFollowing
+from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
+from broker.roles.election import Elector
 from broker.roles.steps import PauseWatch
 from broker.store.index.reader import Reader
 from controller.replicas.group import AlterSyncStateSet, ElectMaster, GroupView, Live, RegisterReplica
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Controllers
+from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
 from tests.sim.cluster.leading import Leading, ReplicaSide
@@ -46,6 +48,10 @@ class Build:
     reader: type[Reader] = Reader
     streams: type[ReplicaStreams] = ReplicaStreams
     following: type[LogFollowing] = LogFollowing
+    majority: type[Majority] = Majority
+    elector: type[Elector] = Elector
+    elects: bool = False
+    """The brokers elect their master; there are no controllers."""
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
 
@@ -56,7 +62,8 @@ class Cluster:
 
     world: World
     network: Network
-    controllers: Controllers
+    controllers: Any
+    """`Controllers`, or `electing.Electorate`."""
     judge: Judge
     acknowledge: Acknowledge
     build: Build
@@ -79,6 +86,8 @@ class Broker(Node):
         self.flags = cluster.build.flags
         self.log = ModelLog(cluster.world.chance, self.flags, cluster.build.epochs, is_async=cluster.build.is_async)
         self.flush_ms = self.usual_flush_ms = self.world.chance.choice((0.5, 0.5, 5.0, 30.0))
+        self.admitted = True
+        """Whether it votes, where brokers do."""
         self.safe = True
         """False after its disk was replaced, or forgot what counted, until the controllers know."""
         self.pauses = self._pause_watch()

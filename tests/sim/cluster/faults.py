@@ -42,6 +42,8 @@ class Faults:
             (1, self._kill_all),
             (1, self._restart_loop),
         ]
+        if not self._controllers.nodes:
+            self._kinds = [each for each in self._kinds if each[1] not in (self._lose_controller, self._mute)]
         if schedule.has_retention:
             self._kinds.append((4, self._expire))
         if schedule.may_wipe:
@@ -222,7 +224,7 @@ class Faults:
     def _wipe(self) -> str:
         broker = self._broker()
         others = [each for each in self._controllers.view().in_sync if each != broker.ident]
-        if not others or any(not each.safe for each in self._brokers):
+        if not others or any(not each.safe or not each.admitted for each in self._brokers):
             return "no disk to lose"
         broker.crash(power=True)
         broker.log.wipe()

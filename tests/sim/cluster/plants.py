@@ -5,12 +5,14 @@ Most are bugs that systems of this kind shipped with. A name is what `--plant` t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Reset
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.leader import FollowerProgress, Leader, Proposal, SyncStateSet
+from broker.replication.majority import Majority
+from broker.roles.election import Elector
 from broker.roles.steps import PauseWatch
 from broker.store.index.reader import Reader
 from tests.sim.cluster.broker import Build
@@ -167,6 +169,40 @@ class ReadsAll(Reader):
         return low, high + len(self._index.read(queue, high, 1_000))
 
 
+class CountsTooFew(Majority):
+    """Half of the members are taken for a majority."""
+
+    @property
+    def size(self) -> int:
+        return len(self.members) // 2
+
+
+class CountsOlderEpochs(Majority):
+    """What an earlier epoch wrote is confirmed by counting."""
+
+    def confirmed(self, own_end: int, acknowledged: Iterable[int], epoch_start: int, confirm: int) -> int:
+        return super().confirmed(own_end, acknowledged, 0, confirm)
+
+
+class ConfirmsAfterResigning(Majority):
+    """A master that has resigned, and voted for another, counts on until its role ends."""
+
+    def confirmed(self, own_end: int, acknowledged: Iterable[int], epoch_start: int, confirm: int) -> int:
+        return Majority(self.members, lambda: True).confirmed(own_end, acknowledged, epoch_start, confirm)
+
+
+class NeverResigns(Elector):
+    """A leader that no majority answers leads on."""
+
+    @property
+    def proven_ms(self) -> int:
+        return 2**62
+
+
+def _electing(flag: str) -> Build:
+    return Build(frozenset({flag}), elects=True)
+
+
 RARE: dict[str, int] = {
     "expand-without-epoch-start": 560,
 }
@@ -197,8 +233,21 @@ PLANTS: dict[str, Build] = {
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
     "answers-after-a-pause": Build(pauses=AnswersAlways),
+    "vote-forgotten": _electing("vote-forgotten"),
+    "vote-ignores-place": _electing("vote-ignores-place"),
+    "two-votes-a-term": _electing("two-votes"),
+    "wiped-brokers-vote": _electing("wiped-votes"),
+    "counts-less-than-a-majority": Build(majority=CountsTooFew, elects=True),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }
+
+ELECTIONS: dict[str, Build] = {
+    "acknowledges-after-voting": _electing("acknowledges-after-voting"),
+    "confirms-after-resigning": Build(majority=ConfirmsAfterResigning, elects=True),
+    "counts-older-epochs": Build(majority=CountsOlderEpochs, elects=True),
+    "no-check-quorum": Build(elector=NeverResigns, elects=True),
+}
+"""Bugs of elections that need an exact order of events: a story each shows them."""
 
 SELDOM: dict[str, Build] = {
     "unanswered-means-refused": Build(members=NoDoubt),

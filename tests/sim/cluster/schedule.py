@@ -9,9 +9,10 @@ from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.clients import Consumer, Producer, Reader
 from tests.sim.cluster.controllers import Controllers
+from tests.sim.cluster.electing import elected_cluster
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.network import Network
-from tests.sim.cluster.pace import STORM, USUAL
+from tests.sim.cluster.pace import STORM, USUAL, Pace
 from tests.sim.cluster.world import Violation, World
 
 QUIET_TICKS, HEALED_TICKS = 6, 120
@@ -48,7 +49,28 @@ class Schedule:
         self.may_wipe = mode == "all" and in_sync_min == 2 and chance.random() < 0.25
         has_learner = count == 3 and chance.random() < 0.1
         self.pace = pace = STORM if chance.random() < 0.6 else USUAL
-        network = self.network = Network(world)
+        self.network = Network(world)
+        if build.elects:
+            self._electing(build, pace, 5 if chance.random() < 0.2 else 3)
+        else:
+            self._controlled(build, pace, count, mode, in_sync_min, has_learner=has_learner)
+        for broker in self.cluster.brokers:
+            broker.start()
+        self.producers = [Producer(self.cluster, number) for number in range(1, 1 + chance.randrange(1, 3))]
+        self.readers = [Reader(self.cluster, number) for number in (1, 2)]
+        self.consumers = [Consumer(self.cluster, number) for number in (1, 2)]
+        self.faults = Faults(self)
+        world.tell("--", f"{count} brokers, {mode}, at least {in_sync_min} in sync, learner {has_learner}")
+
+    def _electing(self, build: Build, pace: Pace, count: int) -> None:
+        cluster = self.cluster = elected_cluster(self.world, self.network, build, pace, count)
+        self.controllers, self.judge = cluster.controllers, cluster.judge
+        self.may_wipe = self.may_wipe or self.world.chance.random() < 0.3
+
+    def _controlled(
+        self, build: Build, pace: Pace, count: int, mode: str, in_sync_min: int, *, has_learner: bool
+    ) -> None:
+        world, network = self.world, self.network
         self.controllers = Controllers(world, network, count, build.flags, pace)
         judge = self.judge = Judge(is_weak=mode != "all")
         rule = Acknowledge(mode=mode, count=2, in_sync_min=in_sync_min)
@@ -59,13 +81,6 @@ class Schedule:
         self.controllers.members = list(cluster.brokers)
         self.controllers.take_view = lambda node, view: node.learn(view)
         self.controllers.on_change = judge.changed
-        for broker in cluster.brokers:
-            broker.start()
-        self.producers = [Producer(cluster, number) for number in range(1, 1 + chance.randrange(1, 3))]
-        self.readers = [Reader(cluster, number) for number in (1, 2)]
-        self.consumers = [Consumer(cluster, number) for number in (1, 2)]
-        self.faults = Faults(self)
-        world.tell("--", f"{count} brokers, {mode}, at least {in_sync_min} in sync, learner {has_learner}")
 
     def run(self) -> Result:
         """Run it to its end."""

@@ -8,6 +8,7 @@ from broker.replication.leader import Acknowledge
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import Controllers
+from tests.sim.cluster.electing import elected_cluster
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import USUAL
 from tests.sim.cluster.world import World
@@ -16,27 +17,33 @@ LONG_MS = 60_000
 
 
 class Story:
-    """Brokers 1 to `count` and three controllers; nothing fails unless requested."""
+    """Brokers 1 to `count` and three controllers, or none where they elect; nothing fails unless requested."""
 
     def __init__(self, build: Build | None = None, *, count: int = 3, in_sync_min: int = 1, start: bool = True) -> None:
         build = build or Build()
         self.world = World(1, trace=True)
         self.network = Network(self.world)
-        self.controllers = Controllers(self.world, self.network, count, build.flags, USUAL)
-        self.judge = Judge(is_weak=False)
-        rule = Acknowledge(in_sync_min=in_sync_min)
-        cluster = Cluster(self.world, self.network, self.controllers, self.judge, rule, build, USUAL)
-        self.cluster = self.judge.cluster = cluster
-        self.brokers = cluster.brokers = [Broker(cluster, number) for number in range(1, count + 1)]
-        self.controllers.members = list(cluster.brokers)
-        self.controllers.take_view = lambda node, view: node.learn(view)
-        self.controllers.on_change = self.judge.changed
+        if build.elects:
+            self.cluster = elected_cluster(self.world, self.network, build, USUAL, count)
+        else:
+            self.cluster = self._controlled(build, count, in_sync_min)
+        self.controllers, self.judge, self.brokers = self.cluster.controllers, self.cluster.judge, self.cluster.brokers
         self.answers: dict[int, bool] = {}
         self._ident = 0
         for broker in self.brokers:
             broker.flush_ms = 0.5
             if start:
                 broker.start()
+
+    def _controlled(self, build: Build, count: int, in_sync_min: int) -> Cluster:
+        controllers = Controllers(self.world, self.network, count, build.flags, USUAL)
+        judge, rule = Judge(is_weak=False), Acknowledge(in_sync_min=in_sync_min)
+        cluster = judge.cluster = Cluster(self.world, self.network, controllers, judge, rule, build, USUAL)
+        cluster.brokers = [Broker(cluster, number) for number in range(1, count + 1)]
+        controllers.members = list(cluster.brokers)
+        controllers.take_view = lambda node, view: node.learn(view)
+        controllers.on_change = judge.changed
+        return cluster
 
     def broker(self, ident: int) -> Broker:
         """The broker with that id."""

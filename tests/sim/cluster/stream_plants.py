@@ -142,7 +142,7 @@ class RemembersItsFirstLog(LogFollowing):
         extent = self.first
         return self._make(
             extent, flushed=extent.end, confirm=min(self.log_copy.store.confirm_position, extent.end),
-            epoch=self._epoch, nonce=made._nonce,
+            epoch=self.epoch, nonce=made._nonce,
         )  # fmt: skip
 
 

@@ -1,0 +1,260 @@
+"""A group that elects its own master: the real election and majority rule in place of the controllers.
+
+What is modelled here is what `broker/roles/election_manager` does around them: the vote on the disk before it is shown,
+questions and answers over the network, roles that are taken a while after they were decided.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from broker.replication.leader import Acknowledge
+from broker.replication.majority import majority_of
+from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
+from controller.replicas.group import GroupView
+from remoting.protocol.voting import VoteAnswer
+from tests.sim.cluster.broker import Broker, Build, Cluster
+from tests.sim.cluster.checkers import Judge
+from tests.sim.cluster.controllers import CLUSTER, GROUP
+from tests.sim.cluster.leading import Leading
+from tests.sim.cluster.network import Network
+from tests.sim.cluster.pace import Pace
+from tests.sim.cluster.world import Node, Violation, World
+
+START_QUEUE, START_IDENT = 99, 500_000_000
+"""Queue of the records with which masters begin, and what is added to their epochs."""
+JOIN_TICKS = 2
+
+
+class Electorate:
+    """Stands where the controllers stand elsewhere; there are none."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.leader: Node | None = None
+        self.brokers: list[ElectingBroker] = []
+
+    def view(self) -> GroupView:
+        """The master of the newest term, as one who sees everything sees it."""
+        masters = [each for each in self.brokers if each.is_up and each.leading is not None and each.leads]
+        master = max(masters, key=lambda each: each.epoch, default=None)
+        epoch = max((each.vote.term for each in self.brokers), default=0)
+        idents = tuple(each.ident for each in self.brokers)
+        return GroupView(CLUSTER, GROUP, master.ident if master else None, "", "", epoch, 0, idents, {})
+
+
+class ElectingJudge(Judge):
+    """What is shown is on the disks of a majority."""
+
+    def _all_electable_have(self, start: int, end: int) -> None:
+        assert self.cluster is not None
+        brokers = self.cluster.brokers
+        have = 0
+        for each in brokers:
+            first = max(start, each.log.begin)
+            have += not each.safe or first >= end or each.log.held(first, end) == bytes(self._proof[first:end])
+        if have < majority_of(len(brokers)):
+            raise Violation("what is shown is on a majority", f"{start}..{end} is at {have} of {len(brokers)}")
+
+
+def elected_cluster(world: World, network: Network, build: Build, pace: Pace, count: int) -> Cluster:
+    """A group of so many brokers that elect their master."""
+    electorate, judge = Electorate(), ElectingJudge(is_weak=False)
+    cluster = judge.cluster = Cluster(world, network, electorate, judge, Acknowledge(), build, pace)
+    electorate.brokers = [ElectingBroker(cluster, at, count) for at in range(1, count + 1)]
+    cluster.brokers = [*electorate.brokers]
+    return cluster
+
+
+class ElectingBroker(Broker):
+    """One member."""
+
+    def __init__(self, cluster: Cluster, ident: int, members: int) -> None:
+        self.names = frozenset(f"b{number}" for number in range(1, members + 1))
+        self.vote = OwnVote()
+        """On the disk, as `admitted` is."""
+        self.broken_lines: set[str] = set()
+        """Members that cannot be asked, though streams to them continue."""
+        self.may_stand = True
+        self.opening_ms: float | None = None
+        """How long it takes to open the log for a role; drawn each time if None."""
+        super().__init__(cluster, ident)
+        self.admitted = False
+        self._clear()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it has been elected, as far as it knows."""
+        return self.elector.leads
+
+    def _clear(self) -> None:
+        super()._clear()
+        pace = self.cluster.pace
+        timers = ElectionTimers(int(pace.tick_ms), pace.live_ms, int(pace.tick_ms))
+        self.elector = self.cluster.build.elector(self.name, self.names, timers, self.vote, self.world.chance.random)
+        self.admission = VoterAdmission(self.name, self.names, admitted=self.admitted)
+        self._role: tuple[int, str] = (0, "")
+        self.is_learner = not self.admitted
+
+    def start(self) -> None:
+        """Recover the log and what was voted."""
+        Node.start(self)
+        if not self.safe and "wiped-votes" not in self.flags:
+            self.vote, self.admitted = OwnVote(), False
+        elif not self.safe or "vote-forgotten" in self.flags:
+            self.vote = OwnVote()
+        self._clear()
+        self.pauses = self._pause_watch()
+        self.log.recover()
+        self.epoch = self.vote.term
+        self.is_fenced = False
+        self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)} {self.vote}")
+        self._tick()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        self.pauses.may_answer()
+        now_ms = int(self.world.now)
+        if not self.admission.admitted:
+            if self.admission.founds(self.elector.vote, self.place()):
+                self._admit()
+            elif self._ticks % JOIN_TICKS == 0:
+                self._ask_all("join", ElectionCall(self.elector.vote.term))
+        self.elector.tick(now_ms, may_stand=self.admission.admitted and self.may_stand)
+        self._settle()
+        self.streams.tick()
+        if self.leading is not None:
+            self.leading.tick()
+        self.after(self.cluster.pace.tick_ms / 2, self._tick)
+
+    def place(self) -> Place:
+        """Where the log ends."""
+        entry = self.log.epochs.at(self.log.end - 1) if self.log.end > self.log.begin else None
+        return (entry[0] if entry else 0, self.log.end)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def _ask_all(self, kind: str, ask: ElectionCall) -> None:
+        now_ms, boot = int(self.world.now), self.boot
+        for other in self.cluster.controllers.brokers:
+            if other is not self and other.name not in self.broken_lines:
+                answer = partial(self._answered_by, boot, other.name, kind, ask, now_ms)
+                self.cluster.network.send(self.name, other, other.question, self, kind, ask, self.place(), answer)
+
+    def question(self, sender: ElectingBroker, kind: str, ask: ElectionCall, place: Place, answer: Any) -> None:
+        """One of another member."""
+        now_ms, elector, own_place = int(self.world.now), self.elector, self.place()
+        if "vote-ignores-place" in self.flags:
+            own_place = (0, 0)
+        if not ask.trial:
+            self.admission.reported(sender.name, ask.term, place, votes=kind != "join")
+        granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
+        if kind == "vote" and self.admission.admitted:
+            granted = elector.asked(now_ms, sender.name, ask, place, own_place)
+            if "two-votes" in self.flags:
+                elector.vote = OwnVote(elector.vote.term)
+        elif kind == "beat":
+            if elector.beaten(now_ms, sender.name, ask.term):
+                self._catch_up(sender, ask.term, place[1])
+            granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
+        self._settle()
+        self.cluster.network.send(self.name, sender, answer, granted, own_place, self.admission.admitted)
+
+    def _answered_by(
+        self,
+        boot: int,
+        name: str,
+        kind: str,
+        ask: ElectionCall,
+        sent_ms: int,
+        granted: VoteReply,
+        place: Place,
+        votes: bool,
+    ) -> None:
+        if boot != self.boot:
+            return
+        now_ms, elector = int(self.world.now), self.elector
+        if not ask.trial:
+            self.admission.reported(name, granted.term, place, votes=votes)
+        if kind == "beat" and votes:
+            elector.beat_answered(now_ms, name, granted.term, sent_ms)
+            if elector.leads:
+                self.pauses.confirmed(elector.vote.term, self.ident, elector.proven_ms)
+        elif kind == "vote" and votes:
+            elector.answered(now_ms, name, ask, granted)
+        self._settle()
+
+    def _catch_up(self, leader: ElectingBroker, term: int, end: int) -> None:
+        following = self.following
+        if self.admission.admitted or following is None or following.master is not leader:
+            return
+        if following.continues(term) and self.admission.catches_up(term, end, self.log.kept):
+            self._admit()
+
+    def _admit(self) -> None:
+        self.world.tell(self.name, "votes from now on")
+        self.admission.admitted = self.admitted = self.safe = True
+        self.is_learner = False
+        if self.following is not None:
+            following = self.following
+            self._stop_following()
+            self._follow(following.master.ident, following.epoch)
+
+    # -- roles ---------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        elector = self.elector
+        if elector.vote != self.vote:
+            if elector.vote.term > self.vote.term:
+                self.epoch = elector.vote.term
+                if "acknowledges-after-voting" not in self.flags:
+                    self._stop_following()
+            self.vote = elector.vote
+        if elector.leader or elector.vote.voted_for != self.name:
+            role = (elector.vote.term, elector.leader)
+            if role != self._role:
+                self._role = role
+                slowness = 5.0 if self.world.chance.random() < 0.3 else 0.5  # opening a log takes its time
+                drawn_ms = self.cluster.pace.tick_ms * slowness * self.world.chance.random()
+                self.after(drawn_ms if self.opening_ms is None else self.opening_ms, self._take_role, role)
+        asks, elector.outbox = elector.outbox, []
+        for ask in asks:
+            if ask.term >= elector.vote.term:
+                self._ask_all("beat" if ask.beat else "vote", ask)
+
+    def _take_role(self, role: tuple[int, str]) -> None:
+        term, leader = role
+        if role != self._role:
+            return  # overtaken by a newer one
+        if leader == self.name:
+            self._lead(term)
+            return
+        self._resign()
+        self.epoch = max(self.epoch, term)
+        if leader:
+            self._follow(int(leader[1:]), term)
+        else:
+            self._stop_following()
+
+    def _lead(self, term: int) -> None:
+        self._resign()
+        self._stop_following()
+        build, log, elector = self.cluster.build, self.log, self.elector
+        self.epoch = term
+        self.cluster.judge.begins_epoch(self.ident, term, self.name)
+        log.begin_epoch(term)
+        self.world.tell(self.name, f"is master of epoch {term} from {log.end} on")
+        members = frozenset(each.ident for each in self.cluster.brokers)
+        rule = build.majority(members, lambda: elector.leads and elector.vote.term == term)
+        core = build.leader(
+            self.ident, term, log.end, build.members(members, 0), Acknowledge(in_sync_min=rule.size),
+            self.cluster.pace.settings, cluster=CLUSTER, group=GROUP, confirm=log.confirm,
+            now_ms=int(self.world.now), majority=rule,
+        )  # fmt: skip
+        self.leading = Leading(self, core)
+        self.leading.begin()
+        log.append(START_QUEUE, START_IDENT + term, term)
+        assert self.opened is not None
+        self.opened.wrote()
+        self.flush()
