@@ -74,9 +74,13 @@ class BrokerGroup:
         controllers: int = 1,
         brokers: int = 3,
         in_sync_min: int = 2,
+        mode: str = "controller",
         arguments: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`arguments`: additional ones by kind of process: controller, broker, proxy."""
+        """`arguments`: additional ones by kind of process: controller, broker, proxy.
+
+        `mode`: who chooses the master; with "dledger" the controllers are name servers alone.
+        """
         self.directory = directory
         self._arguments = dict(arguments or {})
         ports = [(free_port(), free_port()) for _ in range(controllers)]
@@ -86,6 +90,8 @@ class BrokerGroup:
             for at, (port, _raft) in enumerate(ports, 1)
         ]
         self.addresses = ",".join(f"127.0.0.1:{port}" for port, _raft in ports)
+        self._electing = [free_port() for _ in range(brokers)] if mode == "dledger" else []
+        """Ports of the brokers, in a group that elects its own master."""
         self.brokers = [self._broker(number, in_sync_min) for number in range(1, brokers + 1)]
         arguments_of_proxy = ["proxy", "--controllers", self.addresses, *self._arguments.get("proxy", ())]
         self.proxy = Process(directory / "proxy", arguments_of_proxy, "mqtt")
@@ -95,8 +101,13 @@ class BrokerGroup:
         arguments += ["--controllers", self.addresses]
         for key in ("enabled=true", "port=0", f"in_sync_min={in_sync_min}"):
             arguments += ["--set", f"broker.replication.{key}"]
+        if self._electing:
+            members = ",".join(f"b{at}@127.0.0.1:{port}" for at, port in enumerate(self._electing, 1))
+            arguments += ["--set", "broker.replication.mode=dledger", "--set", f"broker.replication.members={members}"]
         arguments += self._arguments.get("broker", ())
-        return Broker(self.directory / f"broker-{number}", arguments, "remoting")
+        broker = Broker(self.directory / f"broker-{number}", arguments, "remoting")
+        broker.port = self._electing[number - 1] if self._electing else 0
+        return broker
 
     def join(self, number: int, *, in_sync_min: int) -> Broker:
         """One more broker, with an empty directory; it is not started."""

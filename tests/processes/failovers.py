@@ -35,9 +35,11 @@ def failover(group: BrokerGroup, stream: Stream) -> tuple[float, float]:
     return back_s, time.monotonic() - came
 
 
-def measure(directory: Path, *, kills: int, controllers: int, brokers: int, in_sync_min: int) -> dict[str, object]:
+def measure(
+    directory: Path, *, kills: int, controllers: int, brokers: int, in_sync_min: int, mode: str = "controller"
+) -> dict[str, object]:
     """Run the rounds and check the logs at the end."""
-    group = BrokerGroup(directory, controllers=controllers, brokers=brokers, in_sync_min=in_sync_min)
+    group = BrokerGroup(directory, controllers=controllers, brokers=brokers, in_sync_min=in_sync_min, mode=mode)
     try:
         group.start()
         reader = Client(group.proxy, "reader", clean=False)
@@ -67,11 +69,12 @@ def main() -> None:
     parser.add_argument("--controllers", type=int, default=1)
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--in-sync-min", type=int, default=2)
+    parser.add_argument("--mode", default="controller", help="controller, or dledger for brokers that elect themselves")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="failovers-") as directory:
         found = measure(
             Path(directory), kills=options.kills, controllers=options.controllers, brokers=options.brokers,
-            in_sync_min=options.in_sync_min,
+            in_sync_min=options.in_sync_min, mode=options.mode,
         )  # fmt: skip
     print(json.dumps(found))
 

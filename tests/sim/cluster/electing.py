@@ -62,8 +62,7 @@ def elected_cluster(world: World, network: Network, build: Build, pace: Pace, co
     """A group of so many brokers that elect their master."""
     electorate, judge = Electorate(), ElectingJudge(is_weak=False)
     cluster = judge.cluster = Cluster(world, network, electorate, judge, Acknowledge(), build, pace)
-    electorate.brokers = [ElectingBroker(cluster, at, count) for at in range(1, count + 1)]
-    cluster.brokers = [*electorate.brokers]
+    cluster.brokers = electorate.brokers = [ElectingBroker(cluster, at, count) for at in range(1, count + 1)]
     return cluster
 
 
@@ -186,10 +185,11 @@ class ElectingBroker(Broker):
         self._settle()
 
     def _catch_up(self, leader: ElectingBroker, term: int, end: int) -> None:
-        following = self.following
-        if self.admission.admitted or following is None or following.master is not leader:
+        if self.admission.admitted or self.following is None or not self.following.continues(term):
             return
-        if following.continues(term) and self.admission.catches_up(term, end, self.log.kept):
+        if not self.follows(leader):
+            return
+        if self.admission.catches_up(term, end, self.log.kept):
             self._admit()
 
     def _admit(self) -> None:
@@ -197,9 +197,7 @@ class ElectingBroker(Broker):
         self.admission.admitted = self.admitted = self.safe = True
         self.is_learner = False
         if self.following is not None:
-            following = self.following
-            self._stop_following()
-            self._follow(following.master.ident, following.epoch)
+            self.following.introduce()
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
@@ -208,8 +206,8 @@ class ElectingBroker(Broker):
         if elector.vote != self.vote:
             if elector.vote.term > self.vote.term:
                 self.epoch = elector.vote.term
-                if "acknowledges-after-voting" not in self.flags:
-                    self._stop_following()
+                if self.following is not None and "acknowledges-after-voting" not in self.flags:
+                    self.following.move(self.following.master, self.epoch)
             self.vote = elector.vote
         if elector.leader or elector.vote.voted_for != self.name:
             role = (elector.vote.term, elector.leader)

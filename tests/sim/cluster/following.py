@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.replication.follower import LinkPhase, ReplicaIdentity
+from broker.replication.follower import Follower, LinkPhase, ReplicaIdentity
 from broker.replication.log_following import MasterStream
 from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.network import Side, Stream
@@ -20,13 +21,21 @@ class Following:
 
     def __init__(self, broker: Broker, master: Broker, epoch: int) -> None:
         self.broker, self.master, self.epoch = broker, master, epoch
-        identity = ReplicaIdentity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner)
         self.shipped = broker.cluster.build.following(
-            broker.host, OpenedLog(broker), partial(broker.cluster.build.follower, identity), master.name, epoch,
+            broker.host, OpenedLog(broker), self._follower(), master.name, epoch,
             silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=lambda _epoch: None,
             failed=self._failed,
         )  # fmt: skip
         self.shipped.start()
+
+    def _follower(self) -> Callable[..., Follower]:
+        broker = self.broker
+        identity = ReplicaIdentity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner)
+        return partial(broker.cluster.build.follower, identity)
+
+    def introduce(self) -> None:
+        """The broker is a learner, or one no more."""
+        self.shipped.introduce(self._follower())
 
     def _dial(self, _address: str, stream: MasterStream) -> MasterSide:
         return MasterSide(self, stream)
