@@ -19,9 +19,10 @@ from broker.replication.log_following import LogFollowing
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
-from broker.roles.steps import PauseWatch
+from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, RoleChange
 from broker.store.index.reader import Reader
-from controller.replicas.group import AlterSyncStateSet, ElectMaster, GroupView, Live, RegisterReplica
+from controller.replicas.group import AlterSyncStateSet, GroupView, Live, RegisterReplica
+from tests.sim.cluster.asking import LOST, Asking, known
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER
 from tests.sim.cluster.disk import ModelLog
@@ -31,8 +32,6 @@ from tests.sim.cluster.network import Network, Stream
 from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.pace import BEAT_TICKS, Pace
 from tests.sim.cluster.world import Node, World, WorldLog
-
-POLL_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class Build:
     """The brokers elect their master; there are no controllers."""
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
+    steps: type[ReplicaSteps] = ReplicaSteps
 
 
 @dataclass(slots=True)
@@ -90,6 +90,8 @@ class Broker(Node):
         """Whether it votes, where brokers do."""
         self.safe = True
         """False after its disk was replaced, or forgot what counted, until the controllers know."""
+        self.saved_epoch = 0
+        """The newest known epoch, on the disk."""
         self.pauses = self._pause_watch()
         self._clear()
 
@@ -109,14 +111,15 @@ class Broker(Node):
         self.opened: OpenedLog | None = None
         """The log as the present role has it open."""
         self.host = self._stream_host()
-        self.streams = self.cluster.build.streams(self.host, keys={}, open_to_all=True, superseded=lambda _epoch: None)
+        self.streams = self.cluster.build.streams(self.host, keys={}, open_to_all=True, superseded=self.superseded)
         self.following: Following | None = None
         self.is_fenced = True
         self._flushing = False
         self._generation = 0
-        self._request = 0
         self._ticks = 0
-        self._waits: int | None = None
+        self.asking = Asking(self)
+        self._former: int | None = None
+        """Who was the master before."""
 
     def _stream_host(self) -> StreamHost:
         return StreamHost(
@@ -136,7 +139,7 @@ class Broker(Node):
         self._clear()
         self.pauses = self._pause_watch()
         self.log.recover()
-        self.epoch = self.log.epochs.last
+        self.epoch = self.saved_epoch
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)}")
         self._tick()
 
@@ -172,80 +175,46 @@ class Broker(Node):
     def _tick(self) -> None:
         self._ticks += 1
         self.pauses.may_answer()
-        if self.is_fenced:
-            self._ask(self._registration(), self._registered)
-        else:
-            if self._ticks % BEAT_TICKS == 0:
-                self._beat()
-            if self._ticks % POLL_TICKS == 0:
-                asked_ms = int(self.world.now)
-                self._ask(None, lambda code, view: self._answered(code, view, asked_ms))
+        self.asking.step()
+        if self._ticks % BEAT_TICKS == 0:
+            self._beat()
         self.streams.tick()
         if self.leading is not None:
             self.leading.tick()
-            if self.leading.core.superseded > self.epoch:
-                self.epoch = self.leading.core.superseded
-                self._resign()
         self.after(self.cluster.pace.tick_ms, self._tick)
 
     # -- the controllers ----------------------------------------------------------------------------------------------
 
-    def _registration(self) -> RegisterReplica:
+    def registration(self) -> RegisterReplica:
+        """What the controllers are told of this start."""
         safe = self.safe or "unclean-stays" in self.flags
         return RegisterReplica(
             CLUSTER, GROUP, self.ident, self.name, self.name, f"boot-{self.boot}", self.log.epochs.last, safe
         )
 
+    def standing(self) -> Live:
+        """What a heartbeat tells."""
+        return Live(self.log.epochs.last, self.log.end, 100 + self.ident)
+
+    def registered(self) -> None:
+        """The controllers know this start of the broker."""
+        self.is_fenced, self.safe = False, True
+
     def _beat(self) -> None:
-        live = Live(self.log.epochs.last, self.log.end, 100 + self.ident)
-        for node in self.cluster.controllers.nodes:
-            self.cluster.network.send(
-                self.name, node, self.cluster.controllers.heartbeat, node, self.ident, live, (self.ident, self.boot)
-            )
+        if self.asking.steps.may_beat:
+            live, channel = self.standing(), (self.ident, self.boot)
+            for node in self.cluster.controllers.nodes:
+                self.cluster.network.send(
+                    self.name, node, self.cluster.controllers.heartbeat, node, self.ident, live, channel
+                )
 
-    def _ask(self, what: Any, answer: Any, once: bool = False) -> int | None:
-        """Send a request to the leading controller; None while another request has no answer."""
-        now = self.world.now
-        if self._waits is not None and not once:
-            return None
-        self._request += 1
-        number = (self.ident, self.boot, self._request)
-        nodes = self.cluster.controllers.nodes
-        leader = self.cluster.controllers.leader
-        node = leader if leader is not None and self.world.chance.random() < 0.8 else self.world.chance.choice(nodes)
-        if not once:
-            self._waits = self._request
-            self.after(self.cluster.pace.answer_ms, self._gave_up, self._request)
-        started = now
+    def learn(self, view: GroupView) -> None:
+        """A push of the controllers."""
+        self.asking.take(view)
 
-        def arrived(code: int, view: GroupView | None) -> None:
-            if not once and self._waits == number[2]:
-                self._waits = None
-            if view is not None and code != NOT_LEADER and what is None and "follows-older" not in self.flags:
-                self.cluster.judge.read_register(started, self.world.now, view)
-            if number[:2] == (self.ident, self.boot):
-                answer(code, view)
-
-        self.cluster.network.send(
-            self.name, node, self.cluster.controllers.request, node, self, what, arrived, (*number, node.name)
-        )
-        return self._request
-
-    def _gave_up(self, request: int) -> None:
-        if self._waits == request:
-            self._waits = None
-
-    def _registered(self, code: int, view: GroupView | None) -> None:
-        if code == 0 and view is not None and self.is_fenced:
-            self.is_fenced = False
-            self.safe = True
-            self._beat()
-            self.learn(view)
-
-    def _answered(self, code: int, view: GroupView | None, asked_ms: int = -1) -> None:
-        if view is not None and code == 0:
-            self.learn(view)
-            self.pauses.confirmed(view.master_epoch, view.master, asked_ms)
+    def superseded(self, _epoch: int) -> None:
+        """A peer knows of a newer epoch."""
+        self.asking.again()
 
     def propose(self, leading: Leading, proposal: Proposal) -> None:
         """1001, sent once; without an answer its members stay required."""
@@ -253,13 +222,14 @@ class Broker(Node):
         def answered(code: int, view: GroupView | None) -> None:
             if self.leading is not leading:
                 return
-            if view is not None and view.master_epoch == leading.core.epoch and view.master == self.ident:
-                leading.learn(view)
-            if code == NOT_LEADER and "believes-former-leaders" not in self.flags:
-                # Its duplicate may have reached a leader that committed it and could not answer.
+            if code == 0 and view is not None:
+                leading.learn(known(view))
+            elif code in (LOST, NOT_LEADER) and not ("believes-former-leaders" in self.flags and code == NOT_LEADER):
+                # A former leader's duplicate may have reached one that committed it and could not answer.
                 leading.core.members.unanswered(proposal)
-            elif code != 0:
+            else:
                 leading.core.members.refused(proposal)
+                self.asking.again()
             self.streams.confirm()
 
         core = leading.core
@@ -267,49 +237,44 @@ class Broker(Node):
             GROUP, self.ident, core.epoch, proposal.base_epoch, tuple(sorted(proposal.members)), ()
         )
         self.world.tell(self.name, f"proposes {sorted(proposal.members)} at {proposal.base_epoch}")
-        self._ask(command, answered, once=True)
-        self.after(self.cluster.pace.answer_ms, core.members.unanswered, proposal)
+        self.asking.ask(command, answered)
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
-    def learn(self, view: GroupView) -> None:
-        """Apply the controllers' view: pushed, polled or answered, perhaps late."""
-        if self.is_fenced or (view.master_epoch < self.epoch and "follows-older" not in self.flags):
-            return
-        if view.master == self.ident:
+    def take_role(self, role: RoleChange) -> None:
+        """Be what the controllers decided."""
+        view = role.view
+        self.epoch = view.epoch
+        if role.is_master:
             self._be_master(view)
             return
-        if self.leading is not None:
-            if view.master_epoch <= self.leading.core.epoch:
-                return
-            self._resign()
-        self.epoch = max(self.epoch, view.master_epoch)
-        if view.master is None:
-            self._stop_following()
-            if view.master_epoch == 0 and not self.is_learner:
-                self._ask(ElectMaster(CLUSTER, GROUP, {}, self.ident), self._answered)
-        elif self.following is None or self.following.epoch != view.master_epoch:
-            self._follow(view.master, view.master_epoch)
+        self._resign()
+        if view.master is not None:
+            self._former = view.master
+            self._follow(view.master, view.epoch)
+        elif self.following is not None:
+            self.following.move(self.following.master, view.epoch)
 
-    def _be_master(self, view: GroupView) -> None:
-        if self.leading is not None and self.leading.core.epoch == view.master_epoch:
+    def set_changed(self, view: KnownGroup) -> None:
+        """The controllers have committed another set."""
+        if self.leading is not None:
             self.leading.learn(view)
-            self.streams.confirm()
-            return
-        if view.master_epoch <= self.log.epochs.last and "reused-epoch" not in self.flags:
-            return
+
+    def _be_master(self, view: KnownGroup) -> None:
         self._resign()
         self._stop_following()
-        self.epoch = view.master_epoch
         log = self.log
-        self.cluster.judge.begins_epoch(self.ident, view.master_epoch, self.name)
-        log.begin_epoch(view.master_epoch)
-        self.world.tell(self.name, f"is master of epoch {self.epoch} from {log.end} on, in sync {view.in_sync}")
-        members = self.cluster.build.members(view.in_sync, view.set_epoch)
+        self.cluster.judge.begins_epoch(self.ident, view.epoch, self.name)
+        log.begin_epoch(view.epoch)
+        self.world.tell(self.name, f"is master of epoch {self.epoch} from {log.end} on, in sync {sorted(view.members)}")
+        members = self.cluster.build.members(view.members | {self.ident}, view.set_epoch)
         core = self.cluster.build.leader(
-            self.ident, view.master_epoch, log.end, members, self.cluster.acknowledge, self.cluster.pace.settings,
+            self.ident, view.epoch, log.end, members, self.cluster.acknowledge, self.cluster.pace.settings,
             cluster=CLUSTER, group=GROUP, confirm=log.confirm, now_ms=int(self.world.now),
         )  # fmt: skip
+        if self._former is not None:
+            core.presume_absent(self._former)
+            self._former = None
         self.leading = Leading(self, core)
         if "promoted-shows-all" in self.flags:
             core.confirm_position = log.end

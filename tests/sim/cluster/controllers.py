@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from broker.roles.steps import Ask
 from controller.replicas.group import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -153,21 +154,26 @@ class Controllers:
         if node is self.leader:
             self.live.beat((GROUP, broker), int(self.world.now), live, channel=channel)
 
-    def request(self, node: Node, asks: Node, what: Command | ElectMaster | None, answer: Answer, number: Any) -> None:
+    def request(self, node: Node, asks: Node, what: Command | Live | Ask | None, answer: Answer, number: Any) -> None:
         """Any other request of a broker; None asks for the group. `number` identifies a request and its duplicate."""
 
         def reply(code: int, view: GroupView | None) -> None:
             self.network.send(node.name, asks, answer, code, view)
 
         if node is not self.leader:
-            stale = self._old_view if "stale-reads" in self.flags and what is None else None
+            stale = self._old_view if "stale-reads" in self.flags and what in (None, Ask.LEADER) else None
             reply(0 if stale else NOT_LEADER, stale)
             return
         if number in self._seen:
             return
         self._seen.add(number)
-        if what is None:
+        if what is Ask.LEADER:
+            reply(0, None)
+        elif what is None:
             reply(0, self.view())
+        elif isinstance(what, Live):
+            self.heartbeat(node, number[0], what, number[:2])
+            reply(0, None)
         elif isinstance(what, ElectMaster):
             self._commit(node, lambda: self._election(what.broker_id), lambda done: reply(done.code, done.view))
         elif isinstance(what, AlterSyncStateSet):

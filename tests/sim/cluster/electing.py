@@ -199,6 +199,9 @@ class ElectingBroker(Broker):
         if self.following is not None:
             self.following.introduce()
 
+    def superseded(self, _epoch: int) -> None:
+        """Members tell each other their terms."""
+
     # -- roles ---------------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:

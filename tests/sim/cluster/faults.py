@@ -228,6 +228,6 @@ class Faults:
             return "no disk to lose"
         broker.crash(power=True)
         broker.log.wipe()
-        broker.safe = False
+        broker.safe, broker.saved_epoch = False, 0
         self._later(self._while(20, 2_000), lambda: self._revive(broker))
         return f"{broker.name} gets another disk"

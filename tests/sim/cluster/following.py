@@ -11,6 +11,7 @@ from broker.replication.log_following import MasterStream
 from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.network import Side, Stream
 from tests.sim.cluster.opened import OpenedLog
+from tests.sim.cluster.world import Violation
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
@@ -23,7 +24,7 @@ class Following:
         self.broker, self.master, self.epoch = broker, master, epoch
         self.shipped = broker.cluster.build.following(
             broker.host, OpenedLog(broker), self._follower(), master.name, epoch,
-            silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=lambda _epoch: None,
+            silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=broker.superseded,
             failed=self._failed,
         )  # fmt: skip
         self.shipped.start()
@@ -42,7 +43,9 @@ class Following:
 
     @staticmethod
     def _failed(error: Exception) -> None:
-        raise error
+        if isinstance(error, (Violation, AssertionError)):
+            raise error
+        raise Violation("no replica's log fails", str(error)) from error
 
     def move(self, master: Broker, epoch: int) -> None:
         """Another master, or the same one in a newer epoch."""

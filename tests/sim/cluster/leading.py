@@ -15,7 +15,7 @@ from tests.sim.cluster.network import Side, Stream
 from tests.sim.cluster.opened import OpenedLog
 
 if TYPE_CHECKING:
-    from controller.replicas.group import GroupView
+    from broker.roles.steps import KnownGroup
     from tests.sim.cluster.broker import Broker
 
 CHECK_TICKS = 2
@@ -84,10 +84,12 @@ class Leading:
                 self.broker.propose(self, proposal)
             self.broker.streams.confirm()
 
-    def learn(self, view: GroupView) -> None:
+    def learn(self, view: KnownGroup) -> None:
         """The controllers committed a set, perhaps a known one."""
-        if self.core.learn(view.in_sync, view.set_epoch, int(self.broker.world.now)):
+        now_ms = int(self.broker.world.now)
+        if view.epoch == self.core.epoch and self.core.learn(view.members, view.set_epoch, now_ms):
             self.broker.streams.close_strangers("replicas out of sync report their state again")
+            self.broker.streams.confirm()
 
     def close(self) -> None:
         """No longer master: waiting clients are refused."""

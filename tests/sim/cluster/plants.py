@@ -13,7 +13,7 @@ from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, We
 from broker.replication.leader import FollowerProgress, Leader, Proposal, SyncStateSet
 from broker.replication.majority import Majority
 from broker.roles.election import Elector
-from broker.roles.steps import PauseWatch
+from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, RoleChange, SyncStateSetChange
 from broker.store.index.reader import Reader
 from tests.sim.cluster.broker import Build
 
@@ -145,6 +145,26 @@ class KeepsWhatNobodyShares(Follower):
         return actions
 
 
+class ContinuesItsEpoch(ReplicaSteps):
+    """A broker that is the master of the epoch that it knew before its start goes on as that."""
+
+    def _same_epoch(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
+        if self.view is None:
+            self.view = view
+            return self._take(view)
+        return super()._same_epoch(view)
+
+
+class TakesOlderReports(ReplicaSteps):
+    """What was newer before is taken for news."""
+
+    def update(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
+        if view.epoch < self.epoch and view.master != self.broker_id:
+            self.epoch, self.view = view.epoch, view
+            return self._take(view)
+        return super().update(view)
+
+
 class AnswersAlways(PauseWatch):
     """The clock is ignored."""
 
@@ -204,7 +224,7 @@ def _electing(flag: str) -> Build:
 
 
 RARE: dict[str, int] = {
-    "expand-without-epoch-start": 560,
+    "expand-without-epoch-start": 1_010,
 }
 """Where the search for a bug begins that few seeds show."""
 
@@ -223,7 +243,7 @@ PLANTS: dict[str, Build] = {
     "confirm-without-the-absent": Build(leader=SkipsTheAbsent),
     "expand-anybody": Build(leader=AnybodyJoins),
     "hello-counts-as-ack": Build(leader=TrustsHello),
-    "reused-epoch": Build(frozenset({"reused-epoch"})),
+    "reused-epoch": Build(frozenset({"reused-epoch"}), steps=ContinuesItsEpoch),
     "unclean-election": Build(frozenset({"unclean-election"})),
     "set-forgotten-without-master": Build(frozenset({"forgotten-set"})),
     "header-epoch": Build(frozenset({"header-epoch"})),
@@ -252,7 +272,9 @@ ELECTIONS: dict[str, Build] = {
 SELDOM: dict[str, Build] = {
     "unanswered-means-refused": Build(members=NoDoubt),
     "believes-former-leaders": Build(frozenset({"believes-former-leaders"})),
-    "follows-an-older-master": Build(frozenset({"follows-older", "stale-reads"}), follower=FollowsAnybody),
+    "follows-an-older-master": Build(
+        frozenset({"follows-older", "stale-reads"}), follower=FollowsAnybody, steps=TakesOlderReports
+    ),
     "soft-truncation": Build(frozenset({"soft-truncation"})),
     "entries-above-the-end-kept": Build(frozenset({"entries-above-end"})),
     "keeps-what-nobody-shares": Build(follower=KeepsWhatNobodyShares),
