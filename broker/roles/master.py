@@ -1,7 +1,7 @@
 """The master's part of a group member: the replicas' streams, who is in sync, whether messages are accepted.
 
-Made for one epoch, thrown away with it. Each check asks `Leader.check` whether the set of replicas in sync should
-change and has the controllers commit that; without an answer the members of both sets stay required.
+Made for one epoch, thrown away with it. Each check asks `SyncSetKeeper` whether the set of replicas in sync should
+change and has the controllers commit that.
 Invariant: each proposal is sent at most once. Loop thread only.
 """
 
@@ -17,6 +17,7 @@ from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
+from broker.roles.sync_set import SyncSetKeeper
 from broker.store.state.state_kinds import MASTER_EPOCH, StateChange
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -26,19 +27,6 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 
-CERTAIN = frozenset(
-    {
-        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
-        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
-        ResponseCode.CONTROLLER_INVALID_MASTER,
-        ResponseCode.CONTROLLER_INVALID_REPLICAS,
-        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
-        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
-    }
-)
-"""Answers by which the controllers have decided against a set. After any other error, a busy controller's among them,
-they may have committed it or may do so yet."""
 TICKS = 10
 """Looks at the clock within the shortest pause that counts."""
 FIRST_LOOK_S = 0.02
@@ -126,7 +114,6 @@ class MasterOfGroup:
         """
         settings = config.replication
         self.view = view
-        self.set_changes = 0
         self._streams, self._store, self._alter, self._log = streams, store, alter, log
         self._interval_s = settings.check_interval_ms / 1_000
         self._tasks: list[asyncio.Task[None]] = []
@@ -160,6 +147,7 @@ class MasterOfGroup:
         self.admission = AppendAdmission(
             self.leader, store, streams.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
         )
+        self.in_sync = SyncSetKeeper(self.leader, streams, log)
         self.pauses, self._doubtful = pauses, doubtful
 
     def start(self) -> None:
@@ -184,19 +172,13 @@ class MasterOfGroup:
 
     def learn(self, view: KnownGroup) -> None:
         """The controllers have committed a set."""
-        now_ms = self._streams.now_ms()
-        if view.epoch == self.view.epoch and self.leader.learn(view.members, view.set_epoch, now_ms):
-            self.set_changes += 1
+        if self.in_sync.learn(view):
             self._durability.group_changed()
-            self._log.info("sync_state_set", members=sorted(view.members), set_epoch=view.set_epoch)
-            self._streams.close_strangers("replicas out of sync report their state again")
-            self._streams.confirm()
 
     def _in_doubt(self) -> None:
         """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
         self._doubtful()
-        for stream in list(self._streams.open.values()):
-            stream.abort("the master stood still")
+        self.in_sync.in_doubt()
 
     async def _tick(self) -> None:
         tick_s = self.pauses.limit_ms / 1_000 / TICKS
@@ -224,7 +206,7 @@ class MasterOfGroup:
                 async with asyncio.timeout(pause_s):
                     await due.wait()
             due.clear()
-            proposal = self.leader.check(self._store.positions.kept, self._streams.now_ms())
+            proposal = self.in_sync.check(self._store.positions.kept)
             if proposal is not None:
                 await self._propose(proposal)
             self._streams.confirm()
@@ -242,15 +224,11 @@ class MasterOfGroup:
             self._damaged()
 
     async def _propose(self, proposal: Proposal) -> None:
-        members = self.leader.members
         try:
             view = await self._alter(self.view.epoch, proposal.members, proposal.base_epoch)
+        except Refused as error:
+            self.in_sync.refused(proposal, error.code, error.remark)
         except LightMQError as error:
-            if isinstance(error, Refused) and error.code in CERTAIN:
-                self._log.info("sync_state_set_refused", members=sorted(proposal.members), remark=error.remark)
-                members.refused(proposal)
-                return
-            self._log.warning("sync_state_set_unanswered", members=sorted(proposal.members), error=str(error))
-            members.unanswered(proposal)
+            self.in_sync.unanswered(proposal, str(error))
         else:
             self.learn(view)

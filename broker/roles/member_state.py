@@ -127,7 +127,7 @@ def _declare_group(registry: Registry, member: MemberView) -> None:
     counter(
         "rocketmq_replica_sync_state_set_changes_total",
         "Changes of the SyncStateSet in this master's epoch",
-        function=lambda: 0 if member.master is None else member.master.set_changes,
+        function=lambda: 0 if member.master is None else member.master.in_sync.changes,
     )
     counter(
         "rocketmq_replica_in_sync_refusals_total",

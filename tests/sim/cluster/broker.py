@@ -223,14 +223,16 @@ class Broker(Node):
             if self.leading is not leading:
                 return
             if code == 0 and view is not None:
-                leading.learn(known(view))
-            elif code in (LOST, NOT_LEADER) and not ("believes-former-leaders" in self.flags and code == NOT_LEADER):
-                # A former leader's duplicate may have reached one that committed it and could not answer.
-                leading.core.members.unanswered(proposal)
-            else:
+                leading.in_sync.learn(known(view))
+            elif code == NOT_LEADER and "believes-former-leaders" in self.flags:
                 leading.core.members.refused(proposal)
+                self.streams.confirm()
+            elif code in (LOST, NOT_LEADER):
+                # A former leader's duplicate may have reached one that committed it and could not answer.
+                leading.in_sync.unanswered(proposal, "no answer")
+            else:
+                leading.in_sync.refused(proposal, code, f"code {code}")
                 self.asking.again()
-            self.streams.confirm()
 
         core = leading.core
         command = AlterSyncStateSet(
@@ -258,7 +260,7 @@ class Broker(Node):
     def set_changed(self, view: KnownGroup) -> None:
         """The controllers have committed another set."""
         if self.leading is not None:
-            self.leading.learn(view)
+            self.leading.in_sync.learn(view)
 
     def _be_master(self, view: KnownGroup) -> None:
         self._resign()

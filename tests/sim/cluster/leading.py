@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
+from broker.roles.sync_set import SyncSetKeeper
 from tests.sim.cluster.network import Side, Stream
 from tests.sim.cluster.opened import OpenedLog
 
 if TYPE_CHECKING:
-    from broker.roles.steps import KnownGroup
     from tests.sim.cluster.broker import Broker
 
 CHECK_TICKS = 2
@@ -30,7 +30,8 @@ class Leading:
         self._waiting: deque[tuple[int, Answered]] = deque()
         self._ticks = 0
         self._opened = OpenedLog(broker, core.epoch)
-        broker.pauses.lead(core, self._in_doubt)
+        self.in_sync = SyncSetKeeper(core, broker.streams, broker.host.log)
+        broker.pauses.lead(core, self.in_sync.in_doubt)
 
     def begin(self) -> None:
         """Serve replicas."""
@@ -69,26 +70,15 @@ class Leading:
         """Whether readers get answers."""
         return self.broker.pauses.may_answer()
 
-    def _in_doubt(self) -> None:
-        for stream in list(self.broker.streams.open.values()):
-            stream.abort("the master stood still")
-
     def tick(self) -> None:
         """Whether it may answer, and which replicas are in sync."""
         if self.broker.pauses.tick():
             self.broker.world.tell(self.broker.name, "answers again, by its members")
         self._ticks += 1
         if self._ticks % CHECK_TICKS == 0:
-            proposal = self.core.check(self._opened.kept, int(self.broker.world.now))
+            proposal = self.in_sync.check(self._opened.kept)
             if proposal is not None:
                 self.broker.propose(self, proposal)
-            self.broker.streams.confirm()
-
-    def learn(self, view: KnownGroup) -> None:
-        """The controllers committed a set, perhaps a known one."""
-        now_ms = int(self.broker.world.now)
-        if view.epoch == self.core.epoch and self.core.learn(view.members, view.set_epoch, now_ms):
-            self.broker.streams.close_strangers("replicas out of sync report their state again")
             self.broker.streams.confirm()
 
     def close(self) -> None:

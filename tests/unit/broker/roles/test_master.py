@@ -66,7 +66,7 @@ async def test_replicas_join_and_leave_the_set(tmp_path: Path) -> None:
     await replica.stop()
     await until(lambda: group.master.leader.members.committed == {1})
     assert group.asked == [{1, 2}, {1}]
-    assert group.master.set_changes == 2
+    assert group.master.in_sync.changes == 2
     await group.stop()
 
 

@@ -262,7 +262,7 @@ async def test_a_damaged_replica_copies_the_masters_bytes_again(tmp_path: Path) 
         flip_bit(tmp_path / f"broker-{number}", b"message 7")
         again = await group.add(number)
         await until(lambda: again.registry.values()["rocketmq_replica_damaged_bytes_total"] > 0)
-        changes = master._member.master.set_changes
+        changes = master._member.master.in_sync.changes
         assert changes >= 1
         assert again.registry.values()["rocketmq_replica_cut_bytes_total"] == 0, "nothing that was confirmed is lost"
         await group.settle(*group.brokers)
