@@ -41,6 +41,7 @@ def test_numbers_are_fixed() -> None:
         32: "option",
         33: "migration_return",
         34: "audited",
+        35: "master_epoch",
     }
 
 
