@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
+from broker.store.state.name_table import names_with_prefix
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.native.contracts import SPAN_MS, Key, Waiting
@@ -262,7 +263,7 @@ class DelayBuckets:
             start, slash, offset = key.partition(b"/")
             if slash:
                 recalled.setdefault(start, {})[int(offset)] = value
-        for name in store.state.queues.with_prefix(DELAY_PREFIX):
+        for name in names_with_prefix(store.state.queues, DELAY_PREFIX):
             start = name.removeprefix(DELAY_PREFIX)
             self._add(int(start), name, recalled.get(start))
 

@@ -11,7 +11,8 @@ first level has the messages of all topics that begin with it. `below` counts th
 
 `SortedNames` has the topics of all exact light queues in order, as keys in which a zero byte stands for the slash, so
 that all topics below a level stand together. A page costs a few searches per child, whatever the number of topics; a
-search looks at the children in steps.
+search looks at the children in steps. The first page does not wait for the order: `SmallestLevels` keeps its children
+out of one look at each topic. What is created or deleted meanwhile may be missing in it.
 Invariant: the index follows the log. Reads only. Loop thread only.
 """
 
@@ -19,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -29,7 +31,7 @@ from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.state import state_kinds
 from broker.topics.sorted_names import SortedNames
 from remoting.access.rights import MONITOR
-from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
@@ -47,27 +49,17 @@ LIMIT_MAX = 200
 """Most children in one page."""
 STEP = 2_000
 """Queue names, or children of a search, looked at in one turn of the loop: about a millisecond."""
+ROWS_STEP = 20
+"""Rows made in one turn of the loop: each reads one record."""
 _BETWEEN = b"\x00"
 _BEHIND = b"\x01"
-
-
-def key_of(queue_name: bytes) -> bytes | None:
-    """The key of an exact light queue's topic; None for the queue of a filter and for other queues."""
-    if not queue_name.startswith(names.LMQ_PREFIX):
-        return None
-    try:
-        topic = names.light_queue_topic(queue_name)
-    except RemoteViolation:
-        return None
-    return None if is_wildcard(topic) or not topic else topic.replace(b"/", _BETWEEN)
 
 
 def _topics(store: LogStore) -> Iterator[list[bytes]]:
     """The keys of all exact light queues, step by step."""
     queues = store.state.queues
     for begin in range(0, queues.next_id, STEP):
-        found = (queues.name(queue) for queue in range(begin, min(begin + STEP, queues.next_id)))
-        yield [key for name in found if name is not None and (key := key_of(name)) is not None]
+        yield queues.topic_keys(begin, begin + STEP)
 
 
 class TopicTreeRequests:
@@ -99,33 +91,38 @@ class TopicTreeRequests:
         later(peer, command, self._page(command, *asked, limit_of(command, LIMIT_MAX)))
 
     def _changed(self, name: bytes, value: bytes | None, _position: int) -> None:
-        key = key_of(name)
+        key = names.topic_key(name)
         if key is not None:
             self.index.changed(key, exists=value is not None)
 
     async def _page(self, command: Command, parent: bytes, after: bytes, contains: bytes, limit: int) -> Command:
-        keys = await self.index.wanted(self._tools.clock.now_ms())
         prefix = parent.replace(b"/", _BETWEEN) + _BETWEEN if parent else b""
-        found: list[bytes] = []
-        following = ""
-        level: bytes | None = after or None
-        while True:
-            step, level = _levels_after(keys, prefix, level, contains, limit + 1 - len(found))
-            found += step
-            if level is None or len(found) > limit:
-                break
-            await asyncio.sleep(0)
-        if len(found) > limit:
-            following = found[limit - 1].decode()
-        children = [self._row(keys, prefix, level) for level in found[:limit]]
-        answer = {"children": children, "next": following, "topics": len(keys)}
+        asked = LevelQuestion(prefix, after or None, contains, limit + 1)
+        keys = self.index.ready(self._tools.clock.now_ms())
+        found, topics = await (self._looked_at(asked) if keys is None else _searched(keys, asked))
+        following = found[limit - 1][0].decode() if len(found) > limit else ""
+        children = []
+        for number, (level, count) in enumerate(found[:limit], 1):
+            children.append(self._row(prefix, level, count))
+            if not number % ROWS_STEP:
+                await asyncio.sleep(0)
+        answer = {"children": children, "next": following, "topics": topics}
         return command.reply(body=msgspec.json.encode(answer))
 
-    def _row(self, keys: list[bytes], prefix: bytes, level: bytes) -> dict[str, Any]:
-        key = prefix + level
-        topic = key.replace(_BETWEEN, b"/")
-        begin, end = bisect_left(keys, key + _BETWEEN), bisect_left(keys, key + _BEHIND)
+    async def _looked_at(self, asked: LevelQuestion) -> tuple[list[tuple[bytes, int]], int]:
+        """What `_searched` answers, without an order; later questions find one."""
+        smallest, topics = SmallestLevels(asked), 0
+        for step in _topics(self._tools.store):
+            smallest.add(step)
+            topics += len(step)
+            await asyncio.sleep(0)
+        self.index.begin()
+        return smallest.found(), topics
+
+    def _row(self, prefix: bytes, level: bytes, topics: int) -> dict[str, Any]:
+        topic = (prefix + level).replace(_BETWEEN, b"/")
         queue = self._tools.store.queues.find(names.light_queue_name(topic))
+        below = max(0, topics - (queue is not None))
         messages, last_ms = (0, None) if queue is None else self._kept(queue)
         if not prefix:
             ids = self._topics.queue_ids(names.parent_topic(topic).decode())
@@ -139,8 +136,8 @@ class TopicTreeRequests:
             "messages": messages,
             "last_ms": last_ms,
             "retained": topic in self._retained,
-            "children": end > begin,
-            "below": end - begin,
+            "children": below > 0,
+            "below": below,
         }
 
     def _kept(self, queue: int) -> tuple[int, int | None]:
@@ -155,6 +152,65 @@ class TopicTreeRequests:
         except (StoreError, UnreadableOffsets):  # damaged there; it is counted all the same
             return high - low, None
         return high - low, RecordView(records[0]).store_ms if records else None
+
+
+class LevelQuestion(NamedTuple):
+    """Which levels: below this beginning of keys, behind one of them, with this text; and how many."""
+
+    prefix: bytes
+    after: bytes | None
+    contains: bytes
+    wanted: int
+
+
+class SmallestLevels:
+    """The first levels that a question asks for, and how many topics begin with each, out of keys in any order.
+
+    Invariant: a level that was left out because enough smaller ones are known is never taken in again, so the counts
+    of those that are kept are complete. Pure.
+    """
+
+    def __init__(self, asked: LevelQuestion) -> None:
+        self._asked = asked
+        self._kept: dict[bytes, int] = {}
+        self._bound: bytes | None = None
+        """The largest level that may still be among the first ones."""
+
+    def add(self, keys: list[bytes]) -> None:
+        """Take these keys into account."""
+        prefix, after, contains, wanted = self._asked
+        kept, bound, begin = self._kept, self._bound, len(prefix)
+        if prefix:
+            keys = [key[begin:] for key in keys if key.startswith(prefix)]
+        for level, topics in Counter([key.partition(_BETWEEN)[0] for key in keys]).items():
+            if level in kept:
+                kept[level] += topics
+            elif (bound is None or level < bound) and contains in level and (after is None or level > after):
+                kept[level] = topics
+        if len(kept) > wanted:
+            self._kept = dict(self.found())
+            self._bound = max(self._kept)
+
+    def found(self) -> list[tuple[bytes, int]]:
+        """(level, topics that are or begin with it), in order."""
+        return sorted(self._kept.items())[: self._asked.wanted]
+
+
+async def _searched(keys: list[bytes], asked: LevelQuestion) -> tuple[list[tuple[bytes, int]], int]:
+    """(level, topics that are or begin with it) of the first levels asked for, out of sorted keys; all topics."""
+    prefix, level, contains, wanted = asked
+    levels: list[bytes] = []
+    while True:
+        step, level = _levels_after(keys, prefix, level, contains, wanted - len(levels))
+        levels += step
+        if level is None or len(levels) >= wanted:
+            break
+        await asyncio.sleep(0)
+    found = []
+    for level in levels:
+        begin = bisect_left(keys, prefix + level)
+        found.append((level, bisect_left(keys, prefix + level + _BEHIND, begin) - begin))
+    return found, len(keys)
 
 
 def _levels_after(

@@ -37,6 +37,7 @@ import msgspec
 from broker.store.errors import UnreadableOffsets
 from broker.store.placed import Placed, together
 from broker.store.state import state_kinds
+from broker.store.state.name_table import names_with_prefix
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.protocol.errors import Refused
@@ -102,7 +103,7 @@ class Stages:
         self._attempts: dict[AttemptKey, Attempt] = {}
         self._hidden = hidden
         self.expired = 0
-        for name in store.state.queues.with_prefix(STAGE_PREFIX):
+        for name in names_with_prefix(store.state.queues, STAGE_PREFIX):
             queue_id = store.queues.find(name)
             if queue_id is not None:
                 self._attempts[parse_queue_name(name)] = Attempt(queue_id, now_ms)

@@ -34,11 +34,16 @@ class SortedNames:
         self._making: asyncio.Future[None] | None = None
         self._asked_ms = 0
 
+    def ready(self, now_ms: int) -> list[bytes] | None:
+        """The names, None while they are not sorted: what is shown then costs a look at each name, then `begin`."""
+        self._asked_ms = now_ms
+        return self.names
+
     async def wanted(self, now_ms: int) -> list[bytes]:
         """The names; sorts them when there are none."""
         self._asked_ms = now_ms
         while self.names is None:
-            await asyncio.shield(self._begin())
+            await asyncio.shield(self.begin())
         return self.names
 
     async def following(self, after: bytes, count: int, now_ms: int) -> list[bytes]:
@@ -54,10 +59,11 @@ class SortedNames:
             found = sorted({*found, *some})[:count]
             await asyncio.sleep(0)
         if self.names is None:
-            self._begin()
+            self.begin()
         return found
 
-    def _begin(self) -> asyncio.Future[None]:
+    def begin(self) -> asyncio.Future[None]:
+        """Sort the names for later pages, beside other work."""
         if self._making is None:
             self._making = asyncio.ensure_future(self._make())
         return self._making
@@ -82,9 +88,9 @@ class SortedNames:
                 runs.append(sorted(step))
                 await asyncio.sleep(0)
                 while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
-                    await _merge(runs)
+                    runs[-2:] = [await _merged(runs[-2], runs[-1])]
             while len(runs) > 1:
-                await _merge(runs)
+                runs[-2:] = [await _merged(runs[-2], runs[-1])]
             self.names = runs[0] if runs else []
             changes, self._changes = self._changes, None
             for name, exists in changes:
@@ -103,9 +109,17 @@ class SortedNames:
             del self.names[at]
 
 
-async def _merge(runs: list[list[bytes]]) -> None:
-    """Make one of the last two runs: sorting finds that they are sorted, and merges them."""
-    last = runs.pop()
-    runs[-1] += last
-    runs[-1].sort()
-    await asyncio.sleep(0)
+async def _merged(one: list[bytes], other: list[bytes]) -> list[bytes]:
+    """Both in one order, a bounded piece of each in a turn; sorting merges the pieces, as they are in order."""
+    if not one or not other or one[-1] < other[0]:
+        return one + other
+    made: list[bytes] = []
+    at = beside = 0
+    while at < len(one) and beside < len(other):
+        bound = min(one[min(at + STEP, len(one)) - 1], other[min(beside + STEP, len(other)) - 1])
+        end, end_beside = bisect_right(one, bound, at), bisect_right(other, bound, beside)
+        made += sorted(one[at:end] + other[beside:end_beside])
+        at, beside = end, end_beside
+        await asyncio.sleep(0)
+    made += one[at:] or other[beside:]
+    return made

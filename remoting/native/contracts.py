@@ -405,6 +405,9 @@ class Core:
     may continue at a higher offset. Updates the numbers per queue."""
     hash_spans: Callable[[bytes | bytearray | memoryview, Column, Column], Column]
     """(bytes, starts, lengths) -> low 32 bits of the hash of each span."""
+    topic_keys: Callable[[bytes | bytearray | memoryview, Column, Column], list[bytes]]
+    """(bytes, starts, lengths) -> the key (`remoting.protocol.records.names.topic_key`) of each queue name there that
+    has one, in order; a start below 0 is no name."""
     first_bad: Callable[[memoryview, int, Sequence[int], Sequence[int]], int]
     """(segment, base, positions, sizes) -> index of the first that is not a sound record of that size, or -1."""
     gather: Callable[[memoryview, Column, Column, memoryview], None]

@@ -182,9 +182,10 @@ class NameTable:
         if self._dead_bytes > _DEAD_BYTES_MIN and 2 * self._dead_bytes > len(self._blob):
             self._compact()
 
-    def with_prefix(self, prefix: bytes) -> list[bytes]:
-        """Return the names that begin with `prefix`, in order of their ids."""
-        return [name for queue in self.ids_with_prefix(prefix) if (name := self.name(queue)) is not None]
+    def topic_keys(self, first: int, end: int) -> list[bytes]:
+        """Return the keys (`names.topic_key`) of the exact light queues with ids in [first, end)."""
+        starts, lengths = self._starts[first:end], self._lengths[first:end]
+        return native.core.topic_keys(self._blob, view(starts, "q", len(starts)), view(lengths, "I", len(starts)))
 
     def ids_with_prefix(self, prefix: bytes) -> list[int]:
         """Return the ids of the names that begin with `prefix`, without reading all the others."""
@@ -297,3 +298,8 @@ def _rows(code: str, count: int, ids: Column, values: Column, default: int = 0) 
     rows = full(count, default, code)
     rows[ids] = values
     return array(code, rows.tobytes())
+
+
+def names_with_prefix(table: NameTable, prefix: bytes) -> list[bytes]:
+    """Return the names that begin with `prefix`, in order of their ids."""
+    return [name for queue in table.ids_with_prefix(prefix) if (name := table.name(queue)) is not None]

@@ -8,6 +8,7 @@ may read them.
 
 import cython
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memchr, memcmp, memcpy
 from cython.cimports.remoting.native.compiled.machine import (
@@ -303,6 +304,85 @@ def hash_spans(data, starts, lengths):
     finally:
         PyBuffer_Release(cython.address(buffer))
     return codes
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _hex_digit(byte: cython.int) -> cython.int:
+    """The value of an upper-case hexadecimal digit, -1 of anything else."""
+    if 48 <= byte <= 57:
+        return byte - 48
+    return byte - 55 if 65 <= byte <= 70 else -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_plain(byte: cython.int) -> cython.bint:
+    """Whether `escape` leaves this byte as it is: a letter, a digit, `_` or `-`."""
+    return 97 <= (byte | 32) <= 122 or 48 <= byte <= 57 or byte == 95 or byte == 45
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _topic_key(at: cython.p_uchar, size: cython.Py_ssize_t, out: cython.p_uchar) -> cython.Py_ssize_t:
+    """Write the key of a queue name, at most `size` bytes; returns its length, 0 when it has none."""
+    place: cython.Py_ssize_t = 5
+    used: cython.Py_ssize_t = 0
+    byte: cython.int
+    high: cython.int
+    low: cython.int
+    if size < 5 or memcmp(at, b"%LMQ%", 5) != 0:
+        return 0
+    while place < size:
+        byte = at[place]
+        place += 1
+        if byte == 37:  # an escape
+            if place + 2 > size:
+                return 0
+            high, low = _hex_digit(at[place]), _hex_digit(at[place + 1])
+            byte = 16 * high + low
+            if high < 0 or low < 0 or _is_plain(byte) or byte == 0 or byte == 35 or byte == 43:
+                return 0
+            if byte == 47:
+                byte = 0
+            place += 2
+        elif not _is_plain(byte):
+            return 0
+        out[used] = cython.cast(cython.uchar, byte)
+        used += 1
+    return used
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def topic_keys(data, starts, lengths):
+    """Return the keys of the exact light queues among these names; a start below 0 is no name."""
+    of_starts: Column = packed(starts, I64)
+    of_lengths: Column = packed(lengths, I64)
+    assert of_starts._length == of_lengths._length, "columns of one length"
+    begins: cython.p_longlong = _longs(of_starts)
+    sizes: cython.p_longlong = _longs(of_lengths)
+    room: bytearray = bytearray(max(lengths, default=0) + 1)
+    out: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(room))
+    buffer: Py_buffer
+    row: cython.Py_ssize_t
+    used: cython.Py_ssize_t
+    keys: list = []
+    PyObject_GetBuffer(data, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        for row in range(of_starts._length):
+            if begins[row] < 0:
+                continue
+            assert begins[row] <= buffer.len, row
+            assert 0 <= sizes[row] <= buffer.len - begins[row], row
+            used = _topic_key(cython.cast(cython.p_uchar, buffer.buf) + begins[row], sizes[row], out)
+            if used:
+                keys.append(PyBytes_FromStringAndSize(cython.cast(cython.p_char, out), used))
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return keys
 
 
 def first_bad(view, base: cython.longlong, positions: list, sizes: list):

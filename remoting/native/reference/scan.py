@@ -14,6 +14,7 @@ from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE, Progress
 from remoting.native.reference.encoder import EntryBlock
 from remoting.native.vectors import Column, column, empty, repeat
 from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.records.names import topic_key
 from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hashes
 from remoting.protocol.records.record import (
     BATCH,
@@ -130,6 +131,19 @@ def hash_spans(data: bytes | bytearray | memoryview, starts: Column, lengths: Co
     """Return the low 32 bits of the hash of each span, as `hash(bytes)` of this process gives it."""
     bounds = zip(starts, lengths, strict=True)
     return column([hash(bytes(data[start : start + length])) & 0xFFFF_FFFF for start, length in bounds], "I")
+
+
+def topic_keys(data: bytes | bytearray | memoryview, starts: Column, lengths: Column) -> list[bytes]:
+    """Return the keys of the exact light queues among these names, see `topic_key`; a start below 0 is no name."""
+    keys = []
+    for start, length in zip(starts, lengths, strict=True):
+        if start < 0:
+            continue
+        assert length <= len(data) - start, (start, length)
+        key = topic_key(bytes(data[start : start + length]))
+        if key is not None:
+            keys.append(key)
+    return keys
 
 
 def _dispatch_struct(n: int) -> struct.Struct:

@@ -97,6 +97,20 @@ def light_queue_topic(queue_name: bytes) -> bytes:
     return unescape(queue_name[len(LMQ_PREFIX) :])
 
 
+def topic_key(queue_name: bytes) -> bytes | None:
+    """Return an exact light queue's topic with a zero byte for each slash, None for other queues and of filters.
+
+    In the order of these keys all topics below a level stand together.
+    """
+    try:
+        topic = light_queue_topic(queue_name)
+    except RemoteViolation:
+        return None
+    if not topic or b"+" in topic or b"#" in topic or b"\x00" in topic:
+        return None
+    return topic.replace(b"/", b"\x00")
+
+
 def parent_topic(mqtt_topic: bytes) -> bytes:
     """Return the RocketMQ topic that stores `mqtt_topic`."""
     return _parent_of_level(mqtt_topic.partition(b"/")[0])

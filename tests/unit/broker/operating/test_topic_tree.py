@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.operating import topic_tree as module
-from broker.operating.topic_tree import _levels_after, key_of
+from broker.operating.topic_tree import LevelQuestion, SmallestLevels, _levels_after, _searched
 from broker.topics.sorted_names import IDLE_MS
 from remoting.protocol.bodies.session_body import FilterRequest, SessionOpen, SessionOpened, SubscribeRequest
 from remoting.protocol.bodies.session_body import decode as decode_session
@@ -15,7 +17,7 @@ from remoting.protocol.bodies.session_body import encode as encode_session
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.names import light_queue_name
+from remoting.protocol.records.names import light_queue_name, topic_key
 from remoting.protocol.records.record import FLAG_RETAIN
 from tests.unit.broker.operating.asking import asked, publish
 
@@ -26,7 +28,7 @@ TOPICS = st.lists(st.lists(LEVEL, min_size=1, max_size=4).map("/".join), max_siz
 @given(TOPICS, st.integers(0, 19), st.integers(1, 3))
 def test_levels_agree_with_a_plain_computation(topics: list[str], at: int, step: int) -> None:
     """Also where a level is the beginning of another, and where levels have bytes below the slash."""
-    keys = sorted(key for topic in topics if (key := key_of(light_queue_name(topic.encode()))) is not None)
+    keys = sorted(key for topic in topics if (key := topic_key(light_queue_name(topic.encode()))) is not None)
     parent = topics[at % len(topics)].rpartition("/")[0] if topics else ""
     head = f"{parent}/" if parent else ""
     expected = {topic[len(head) :].partition("/")[0] for topic in topics if topic.startswith(head)}
@@ -41,9 +43,21 @@ def test_levels_agree_with_a_plain_computation(topics: list[str], at: int, step:
     assert [one.decode() for one in found] == sorted(expected, key=str.encode)
 
 
-def test_only_exact_topics_have_a_key() -> None:
-    assert key_of(light_queue_name(b"a/b")) == b"a\x00b"
-    assert [key_of(name) for name in (light_queue_name(b"a/#"), b"a\x000", b"%LMQ%a.b", b"%LMQ%")] == [None] * 4
+@given(
+    TOPICS, st.integers(0, 19), st.sampled_from([None, b"", b"a", b"ab"]), LEVEL, st.integers(1, 4), st.integers(1, 5)
+)
+def test_the_first_page_agrees_with_the_order(
+    topics: list[str], at: int, after: bytes | None, contains: str, count: int, step: int
+) -> None:
+    """In any order of the keys, whatever is asked for."""
+    keys = [topic.encode().replace(b"/", b"\x00") for topic in topics]
+    prefix = keys[at % len(keys)].rpartition(b"\x00")[0] if keys else b""
+    asked = LevelQuestion(prefix + b"\x00" if prefix else b"", after, contains.encode(), count)
+    smallest = SmallestLevels(asked)
+    mixed = keys[at % 7 :] + keys[: at % 7]
+    for begin in range(0, len(mixed), step):
+        smallest.add(mixed[begin : begin + step][::-1])
+    assert (smallest.found(), len(keys)) == asyncio.run(_searched(sorted(keys), asked))
 
 
 async def children(running, **fields: str) -> list[tuple[str, bool, int, int]]:

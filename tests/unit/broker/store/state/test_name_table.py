@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from broker.store.state.name_table import VALUE, NameTable
+from broker.store.state.name_table import VALUE, NameTable, names_with_prefix
 from remoting.native.vectors import cumsum
 
 NAMES = st.sampled_from([b"n%d" % n for n in range(60)] + [b"x" * 300])
@@ -109,8 +109,8 @@ def test_names_by_prefix() -> None:
     for queue, name in enumerate((b"ab", b"abc", b"a", b"b", b"abd")):
         table.put(name, VALUE.pack(queue, 0), 0)
     table.discard(b"abc")
-    assert table.with_prefix(b"ab") == [b"ab", b"abd"]
-    assert NameTable().with_prefix(b"a") == []
+    assert names_with_prefix(table, b"ab") == [b"ab", b"abd"]
+    assert names_with_prefix(NameTable(), b"a") == []
 
 
 def test_an_id_that_changes_its_name() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.native.vectors import arange, column, cumsum, full
+from remoting.protocol.records.names import light_queue_name, topic_key
 from tests.sim.batches import Bench, bare, messages
 from tests.sim.keyed import back_to_back, fields
 
@@ -71,6 +72,30 @@ def test_twins_agree_on_what_follows(rows: list[tuple[int, int, int]], damage: i
         wrong = core.follow(columns[0], columns[1], positions, columns[2], following, newest, damage)
         found.append((wrong, following.tolist(), newest.tolist()))
     assert found[0] == found[1]
+
+
+NAMES = st.one_of(
+    st.text("ab/+# \x00%2F", max_size=5).map(lambda topic: light_queue_name(topic.encode())),
+    st.lists(st.sampled_from([b"%LMQ%", b"%", b"2", b"F", b"f", b"61", b"a", b"/", b"\xff"]), max_size=5).map(b"".join),
+)
+
+
+@given(st.lists(st.tuples(NAMES, st.booleans()), max_size=20))
+def test_twins_find_the_same_topics(named: list[tuple[bytes, bool]]) -> None:
+    """Those of exact light queues whose names are as they are written, without the rows that have none."""
+    lengths = column([len(name) for name, _live in named], "I")
+    ends = cumsum(lengths).tolist()
+    starts = column([end - len(name) if live else -1 for end, (name, live) in zip(ends, named, strict=True)], "q")
+    expected = [key for name, live in named if live and (key := topic_key(name)) is not None]
+    for core in (native.pure_core(), native.compiled_core()):
+        assert core.topic_keys(bytearray(b"".join(name for name, _live in named)), starts, lengths) == expected
+
+
+def test_names_outside_are_refused() -> None:
+    """A row that says more than there is."""
+    for core in (native.pure_core(), native.compiled_core()):
+        with pytest.raises(AssertionError):
+            core.topic_keys(b"%LMQ%a", column([1], "q"), column([6], "I"))
 
 
 @given(st.lists(st.binary(max_size=9)))

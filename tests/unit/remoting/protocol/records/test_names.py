@@ -116,3 +116,9 @@ def test_the_queue_of_a_key_is_the_one_java_chooses() -> None:
     assert names.queue_of(b"polygenelubricants", 7) == 2147483648 % 7
     for queues in range(1, 9):
         assert 0 <= names.queue_of(b"some key", queues) < queues
+
+
+def test_only_exact_topics_have_a_key() -> None:
+    assert names.topic_key(names.light_queue_name(b"a/b")) == b"a\x00b"
+    others = [names.light_queue_name(b"a/#"), names.light_queue_name(b"a\x00b"), b"a\x000", b"%LMQ%a.b", b"%LMQ%"]
+    assert [names.topic_key(name) for name in others] == [None] * 5
