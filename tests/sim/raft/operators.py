@@ -2,8 +2,8 @@
 
 Whatever it asks goes through the product's roster; a refusal is an answer. Invariant: a disk is lost only while a
 majority of the voters has its files and votes, and no log has a change of the voters that is not committed: such a
-change may need one more of those that are left, as a larger group does. And of the first controllers a majority never
-has empty directories and the first list of peers at once: they would be what they were on the first day.
+change may need one more of those that are left, as a larger group does. And never has a majority of a list of peers
+empty directories at once: to themselves they would be what they were on the first day.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Operator:
         return 2 * len(left) > len(voters) and all(set(each.voters) == set(voters) for each in known)
 
     def _could_found(self, node_id: str) -> bool:
-        """Whether the first controllers, this one without its disk, could take a start for the first one."""
+        """Whether controllers without a vote, this one among them, are a majority of the list that one of them has."""
         world = self.world
-        first = [each for each in world.founders if world.configured[each] == world.founders]
-        empty = [each for each in first if each == node_id or not world.votes(each)]
-        return node_id in empty and 2 * len(empty) > len(world.founders)
+        empty = {each for each in (*world.started, node_id) if each == node_id or not world.votes(each)}
+        lists = [set(world.configured[each]) for each in empty]
+        return any(2 * len(empty & each) > len(each) for each in lists)
 
     def add(self) -> bool:
         """A controller that is none, with an empty directory."""
