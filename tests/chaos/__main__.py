@@ -26,6 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--controllers", type=int, default=3)
     parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument(
+        "--mode", choices=("controller", "dledger"), default="controller", help="who chooses the master"
+    )
     parser.add_argument("--proxies", type=int, default=1)
     parser.add_argument("--learners", type=int, default=0, help="brokers that are never in sync")
     parser.add_argument("--kept-mb", type=int, default=0, help="clean the log down to this size; 0: keep all of it")
@@ -41,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     words += [f"--with {' '.join(given.further)}"] if given.further else []
     options = Options(
         seed=given.seed, folder=folder, seconds=given.minutes * 60, faults_max=given.faults,
-        controllers=given.controllers, brokers=given.brokers, proxies=given.proxies,
+        controllers=given.controllers, brokers=given.brokers, mode=given.mode, proxies=given.proxies,
         learners=given.learners, kept_mb=given.kept_mb, further=frozenset(given.further), rate=given.rate,
         network=given.network, scale=given.scale, silence_ms=given.silence_ms,
         command=f"python -m tests.chaos {' '.join(words)}",

@@ -140,14 +140,17 @@ class Cluster:
         disk_bytes: int = 0,
         silence_ms: int = 0,
         kept_bytes: int = 0,
+        elects: bool = False,
     ) -> None:
         """``names``: node -> role, controllers first; a learner is a broker that is never in sync.
 
         ``disk_bytes``: each broker has a file system of this size and each controller a small one, 0: none;
-        ``silence_ms``: when a broker counts as dead, 0 as shipped; ``kept_bytes``: how much of the log is kept, 0: all.
+        ``silence_ms``: when a broker counts as dead, 0 as shipped; ``kept_bytes``: how much of the log is kept, 0: all;
+        ``elects``: the brokers elect their master themselves.
         """
         self.silence_ms = silence_ms
         self.kept_bytes = kept_bytes
+        self.elects = elects
         self.network = network
         self.folder = folder
         self.nodes: dict[str, Node] = {}
@@ -250,8 +253,16 @@ class Cluster:
             "broker.replication.acknowledge": "all",
             "broker.replication.learner": str(node.is_learner).lower(),
             "broker.replication.in_sync_min": 2 if brokers > 2 else 1,
+            **(self._as_elector() if self.elects else {}),
             **({"broker.replication.heartbeat_timeout_ms": self.silence_ms} if self.silence_ms else {}),
         }
+
+    def _as_elector(self) -> dict[str, Any]:
+        """A member that votes; it counts copies on disks."""
+        members = ",".join(f"{each.name}@{self.address(each)}" for each in self.of("broker"))
+        return {
+            "broker.replication.mode": "dledger", "broker.replication.members": members, "broker.store.flush": "sync"
+        }  # fmt: skip
 
     def _write_users(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

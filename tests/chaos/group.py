@@ -1,4 +1,4 @@
-"""The group's state according to the controllers: which brokers are in sync, and their logs when all have ended.
+"""The group's state by its controllers or its master: which brokers are in sync, and their logs when all have ended.
 
 Thread rule: any thread; every request has a connection of its own.
 """
@@ -16,7 +16,9 @@ QUESTION_S = 2.0
 
 
 def in_sync(cluster: Cluster) -> set[str]:
-    """Addresses of running brokers that have everything; empty when no controller answers."""
+    """Addresses of running brokers that have everything; empty when nobody answers who knows."""
+    if cluster.elects:
+        return _counted(cluster)
     target = ServerTarget(server=",".join(cluster.controllers), timeout=QUESTION_S)
     try:
         with leading_controller(target) as found:
@@ -26,6 +28,20 @@ def in_sync(cluster: Cluster) -> set[str]:
     return {
         replica.broker_address for replica in replicas(state) if replica.alive and replica in state.in_sync_replicas
     }
+
+
+def _counted(cluster: Cluster) -> set[str]:
+    """The same of a group without controllers, as its master says."""
+    brokers, masters = cluster.of("broker"), []
+    for node in brokers:
+        try:
+            member = cluster.status(node).get("member", {})
+        except (OSError, ValueError):
+            continue
+        if member.get("role") == "master":
+            masters.append((member["epoch"], member.get("in_sync", ())))
+    counted = max(masters, default=(0, ()))[1]
+    return {cluster.address(each) for number, each in enumerate(brokers, 1) if number in counted and each.is_running()}
 
 
 def others_in_sync(cluster: Cluster, name: str) -> int:

@@ -48,6 +48,8 @@ class Options:
     faults_max: int = 1_000_000
     controllers: int = 1
     brokers: int = 1
+    mode: str = "controller"
+    """Who chooses the master; with "dledger" the brokers do, and controllers are name servers alone."""
     proxies: int = 1
     learners: int = 0
     kept_mb: int = 0
@@ -107,7 +109,7 @@ class Run:
         disk_bytes = DISK_BYTES + int(min(options.seconds, LONG_S) * options.rate * DISK_BYTES_PER_MESSAGE)
         self.cluster = Cluster(
             options.folder / "nodes", network, names, disk_bytes=disk_bytes if spaces else 0,
-            silence_ms=options.silence_ms, kept_bytes=options.kept_mb << 20,
+            silence_ms=options.silence_ms, kept_bytes=options.kept_mb << 20, elects=options.mode == "dledger",
         )  # fmt: skip
         self.load = Load(sight=Sight(keeps_bodies=options.kept_mb > 0))
         self.plan = Plan(options.seed, names, self._kinds(network), scale=options.scale)
