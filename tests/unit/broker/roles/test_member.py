@@ -175,6 +175,9 @@ async def test_a_lone_master_serves_without_a_controller(tmp_path: Path) -> None
         assert app.unready_reason() == "no role yet: looking for the leading controller"
         direct = await connect("127.0.0.1", app.port)
         assert (await direct.request(Command(RequestCode.MULTI_PULL))).code == 9101
+        refused = await direct.request(Command(RequestCode.ELECTION))
+        assert refused.code != 0
+        assert refused.remark.endswith("replication.mode must be the same on all members")
         await direct.close()
         await group.start_controller(port)
         assert await group.publish(b"2") == 0
