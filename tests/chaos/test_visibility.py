@@ -34,6 +34,19 @@ def test_what_a_replica_lacks_must_not_be_shown() -> None:
     assert judged(100, page(81, 80))["unconfirmed"] == 1
 
 
+def test_a_majority_of_an_elected_group_has_what_is_shown() -> None:
+    """One of three may lack it, two may not, the master's own disk counted."""
+
+    def elected(flushed: int, **replicas: int) -> dict[str, Any]:
+        found = page(50, 80, **replicas)
+        found["member"] |= {"mode": "dledger", "role": "master", "members": [1, 2, 3], "flushed": flushed}
+        return found
+
+    assert judged(80, elected(80, r2=50, r3=40), elected(40, r2=50, r3=50))["unconfirmed"] == 0
+    assert judged(80, elected(80, r2=49, r3=40))["unconfirmed"] == 2
+    assert judged(80, elected(49, r2=50, r3=40))["unconfirmed"] == 2
+
+
 def test_what_was_shown_must_stay() -> None:
     """The log ends before something that was readable."""
     assert judged(60, page(61, 80, r2=80))["vanished"] == 1

@@ -25,6 +25,8 @@ class Sample:
     end: int
     acknowledged: dict[int, int] = field(default_factory=dict)
     """At a master: replicas whose word counts -> the log position up to which they have everything."""
+    spare: int = 0
+    """How many of those, and of the master, may lack what is shown: a minority of an elected group, else none."""
 
 
 def sample_of(at: float, broker: str, page: dict[str, Any]) -> Sample | None:
@@ -36,7 +38,12 @@ def sample_of(at: float, broker: str, page: dict[str, Any]) -> Sample | None:
     replicas = {each["id"]: each["acknowledged"] for each in member.get("replicas", ()) if each["id"] in counting}
     # A replica that has just returned has reported nothing of its log yet.
     acknowledged = {name: position for name, position in replicas.items() if position >= 0}
-    return Sample(at, broker, member["epoch"], member["confirmed"], member["flushed"], member["end"], acknowledged)
+    spare = (len(member["members"]) - 1) // 2 if member.get("mode") == "dledger" else 0
+    if spare and member.get("role") == "master":
+        acknowledged |= {0: member["flushed"]}
+    return Sample(
+        at, broker, member["epoch"], member["confirmed"], member["flushed"], member["end"], acknowledged, spare
+    )
 
 
 def visibility(samples: Sequence[Sample], end: int) -> Verdict:
@@ -45,8 +52,9 @@ def visibility(samples: Sequence[Sample], end: int) -> Verdict:
     for each in samples:
         verdict.checked += 1
         told = f"{each.broker} showed its log up to {each.confirmed} at {each.at:.3f} s in epoch {each.epoch}"
-        for replica, position in each.acknowledged.items():
-            if position < each.confirmed:
+        lacking = {name: position for name, position in each.acknowledged.items() if position < each.confirmed}
+        if len(lacking) > each.spare:
+            for replica, position in lacking.items():
                 verdict.blame("unconfirmed", f"{told}, and replica {replica} had it up to {position}")
         if each.confirmed > each.end:
             verdict.blame("unconfirmed", f"{told}, which was to end at {each.end}")
