@@ -195,7 +195,7 @@ class BrokerParts:
             self.sink,
             self.sessions,
             self.wills,
-            self._operating(registry),
+            self._operating(registry, lite),
             self.subscriptions,
             self.shared,
             self.retained,
@@ -205,7 +205,7 @@ class BrokerParts:
             HistoryFeature(tools, topics=topics.table, visible=topics.visible),
         ]
 
-    def _operating(self, registry: Registry) -> OperatingFeature:
+    def _operating(self, registry: Registry, lite: LiteFeature) -> OperatingFeature:
         """What operators ask for, over the parts of the others."""
         return OperatingFeature(
             self.tools,
@@ -216,6 +216,7 @@ class BrokerParts:
             topics=self.topics,
             retained=self.retained.table,
             groups=self.groups,
+            lite=lite,
             registry=registry,
         )
 

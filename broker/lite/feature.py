@@ -7,11 +7,12 @@ are in flight. Invariant: one pass at a time, of bounded work. Loop thread only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.lite.info import LiteInfo
-from broker.lite.registry import LiteRegistry, mqtt_topic, problem_of
+from broker.lite.registry import LiteRegistry, mqtt_topic, parent_of, problem_of
 from broker.lite.requests import LiteAcks, LiteEvents, LitePops, LiteSubscriptions
 from broker.lite.state import DUE_PER_PASS, LiteTopics, Ownership, expire
 from broker.requests import Feature, RequestTools
@@ -24,6 +25,7 @@ from remoting.transport.contracts import Handler
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
+    from broker.pop.check_points import Owned
     from broker.publishing.append import Appender
     from broker.reading.bounds import LongPolls
     from broker.subscriptions.feature import SubscriptionFeature
@@ -125,6 +127,15 @@ class LiteFeature(Feature):
         properties.pop(INNER_MULTI_DISPATCH, None)
         self._topics.open(topic, wanted, self._tools.clock.now_ms())
         return mqtt_topic(topic, wanted)
+
+    def progress(self, queue_id: int, offset: int) -> Iterator[tuple[str, int, Owned | None]]:
+        """Each group that reads a lite topic: (group, offset of the next message it is given, whether and since when
+        it has the message at `offset` in flight). Nothing for a queue of anything else."""
+        name = self._tools.store.queues.name(queue_id)
+        parent = parent_of(name)
+        if parent is not None:
+            for group in self._topics.groups_of(parent):
+                yield group, self._ownership.front(group, name, queue_id), self._ownership.find(group, queue_id, offset)
 
     def start(self) -> None:
         """Begin to look for messages whose time is over."""

@@ -19,6 +19,7 @@ from broker.requests import Feature
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
+    from broker.lite.feature import LiteFeature
     from broker.publishing.append import Appender
     from broker.requests import RequestTools
     from broker.retained.feature import Retained
@@ -44,6 +45,7 @@ class OperatingFeature(Feature):
         topics: TopicFeature,
         retained: Retained,
         groups: ConsumerGroups,
+        lite: LiteFeature,
         registry: Registry,
     ) -> None:
         self._clients = MqttClientRequests(tools, sessions, shared=shared, verdicts=verdicts, appender=appender)
@@ -59,6 +61,7 @@ class OperatingFeature(Feature):
             sessions=sessions,
             offsets=groups.offsets,
             spark=self._spark,
+            lite=lite,
         )
 
         self._rules = RuleRequests(

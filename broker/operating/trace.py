@@ -11,7 +11,8 @@ gave it; or `topic` and `offset`: of an MQTT topic, or with `queue` of a RocketM
     log       stored                    position, store time
     queue     placed                    each queue of its dispatch list, with its offset
     session   passed | waits            each session that subscribes to one of these queues: its offset there
-    group     passed | waits            each consumer group with an offset in its queue
+    group     passed | waits            each consumer group with an offset in its queue; of a lite topic, each group
+                                        that reads its parent topic
     group     in flight                 the same, of a group that was given it by POP and has not acknowledged it: since
                                         `time_ms`, invisible to the group until `until_ms`
     spark     passed | waits            each query that reports how far it has read that queue
@@ -36,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.pop.check_points import CheckPoints, queue_key
+from broker.pop.check_points import CheckPoints, Owned, queue_key
 from broker.pop.handles import RETRY_SEPARATOR
 from broker.pop.ordered import decode_batch
 from broker.requests import RequestTools, number, text
@@ -56,6 +57,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.groups.groups import GroupOffsets
+    from broker.lite.feature import LiteFeature
     from broker.operating.spark_queries import SparkRequests
     from broker.sessions.sessions import Sessions
     from broker.topics.topics import Topics, VisibleQueues
@@ -99,6 +101,7 @@ class TraceRequests:
         sessions: Sessions,
         offsets: GroupOffsets,
         spark: SparkRequests,
+        lite: LiteFeature,
     ) -> None:
         self._tools = tools
         self._topics = topics
@@ -106,6 +109,7 @@ class TraceRequests:
         self._sessions = sessions
         self._offsets = offsets
         self._spark = spark
+        self._lite = lite
         self._busy = False
 
     def handlers(self) -> dict[int, Handler]:
@@ -247,16 +251,18 @@ class TraceRequests:
         return steps
 
     async def _groups(self, view: RecordView) -> list[Step]:
-        """The consumer groups with an offset in the message's queue."""
+        """The consumer groups that read a lite topic of the message, then those with an offset in its queue."""
+        steps = []
+        for queue, offset in view.dispatch()[:QUEUES_MAX]:
+            found = self._lite.progress(queue, offset)
+            steps += [_progress(group, at, offset, owned, group) for group, at, owned in found]
         queue, offset = view.dispatch()[0]
         owner = self._topics.owner(queue)
-        if owner is None:
-            return []
-        steps = []
-        for group, places in sorted((await self._offsets.by_group(owner[0])).items()):
-            at = places.get(owner)
-            if at is not None:
-                steps.append(self._of_group(group, at, queue, offset))
+        if owner is not None:
+            for group, places in sorted((await self._offsets.by_group(owner[0])).items()):
+                at = places.get(owner)
+                if at is not None:
+                    steps.append(self._of_group(group, at, queue, offset))
         return steps
 
     def _of_group(self, group: str, at: int, queue: int, offset: int) -> Step:
@@ -268,10 +274,8 @@ class TraceRequests:
             batch = decode_batch(in_order[0])
             attempt = batch.attempt
             owned = next((entry[1:3] for entry in batch.entries if entry[0] == offset), None)
-        if owned is None:
-            return Step(None, "group", "passed" if at > offset else "waits", f"{group} at {at}")
         by = f"{group}, attempt {_text(attempt)}" if attempt else group
-        return Step(owned[0], "group", "in flight", f"{by}: given, not acknowledged", owned[0] + owned[1])
+        return _progress(group, at, offset, owned, by)
 
     def _queries(self, view: RecordView) -> Iterator[Step]:
         """The Spark queries that report how far they have read the message's queue."""
@@ -367,6 +371,12 @@ def mark_of(key: bytes, value: bytes) -> bytes:
 
 def _placed(name: str, offset: int) -> Step:
     return Step(None, "queue", "placed", f"{name} at {offset}")
+
+
+def _progress(group: str, at: int, offset: int, owned: Owned | None, by: str) -> Step:
+    if owned is None:
+        return Step(None, "group", "passed" if at > offset else "waits", f"{group} at {at}")
+    return Step(owned[0], "group", "in flight", f"{by}: given, not acknowledged", owned[0] + owned[1])
 
 
 def _topic_of(view: RecordView) -> str:

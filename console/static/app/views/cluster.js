@@ -16,7 +16,8 @@ import { List, Table } from '../parts/table.js';
 
 export function Cluster() {
   const brokers = useResource('/brokers', { limit: 200 }, 3000);
-  const history = useResource('/cluster/history', { limit: 200 }, 10_000);
+  // Each change is announced as an event; the period is for events lost while the stream was cut.
+  const history = useResource('/cluster/history', { limit: 200 }, 60_000);
   const [windowMs, setWindow] = useState('3600000');
   useEffect(() => on('roles', () => { brokers.reload(); history.reload(); }), []);
   const groups = brokers.data?.items ?? [];

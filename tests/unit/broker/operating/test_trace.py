@@ -21,6 +21,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_image, encode_mqtt_image
+from tests.unit.broker.lite import client as lite
 from tests.unit.broker.operating.asking import asked, asked_raw, publish
 from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, ack, expire, pop
 from tests.unit.broker.pop.client import send as send_plain
@@ -199,3 +200,22 @@ async def test_the_attempt_that_has_a_message_in_order_is_named(running) -> None
     await pop(connection, order="true", attemptId="client-7#1")
     found = await trace(running, topic=TOPIC, queue="0", offset="0")
     assert said(found, "group") == [("in flight", f"{GROUP}, attempt client-7#1: given, not acknowledged")]
+
+
+async def test_groups_of_a_lite_topic(running) -> None:
+    connection = running.connect()
+    await lite.make_parent(connection)
+    for group in ("workers", "auditors"):
+        await lite.make_group(connection, group)
+    await lite.send(connection, "job-1", b"first", b"second")
+    await lite.subscribe(connection, "job-1")
+    taken, _second = await lite.pop(connection)
+    found = await trace(running, topic="agents/job-1", offset="0")
+    assert said(found, "group") == [("in flight", "workers: given, not acknowledged"), ("waits", "auditors at 0")]
+    given = next(step for step in found["steps"] if step["what"] == "in flight")
+    assert given["until_ms"] - given["time_ms"] == lite.INVISIBLE_MS
+    assert await lite.ack(connection, taken) == 0
+    found = await trace(running, topic="agents/job-1", offset="0")
+    assert said(found, "group") == [("passed", "workers at 2"), ("waits", "auditors at 0")]
+    found = await trace(running, topic="agents/job-1", offset="1")
+    assert said(found, "group")[0][0] == "in flight"
