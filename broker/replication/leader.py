@@ -448,9 +448,15 @@ class Leader:
             self._gone_ms[broker] = self._started_ms - self.settings.absence_ms - 1
 
     def accepts(self, now_ms: int) -> bool:
-        """Whether enough members can be reached, or were a moment ago, for an append to have a chance."""
+        """Whether enough members can be reached, or were a moment ago, for an append to have a chance.
+
+        A member that no connection was seen of in this epoch is on its way, until a stream would count as silent.
+        """
+        is_new = now_ms - self._started_ms <= self.settings.silence_ms
         reachable = 1 + sum(
-            not self._absent(broker, now_ms) for broker in self.members.committed if broker != self.broker
+            not self._absent(broker, now_ms) or (is_new and broker not in self._gone_ms)
+            for broker in self.members.committed
+            if broker != self.broker
         )
         return self.acknowledge.accepts(reachable)
 
