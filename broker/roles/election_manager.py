@@ -147,6 +147,9 @@ class ElectionManager:
         """No set of replicas in sync is kept by such a group."""
         raise LocalMisuse(f"the members {sorted(members)} of set {set_epoch} in epoch {epoch}: the members are fixed")
 
+    async def hand_over(self) -> None:
+        """A member that stops resigns: the others elect another one."""
+
     async def knows_leader(self) -> bool:
         """Whether the leading controller is known, which holds the users; where there are controllers."""
         return bool(self.controllers.leader) or await self.controllers.find_leader()

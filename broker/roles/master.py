@@ -175,6 +175,10 @@ class MasterOfGroup:
         if self.in_sync.learn(view):
             self._durability.group_changed()
 
+    def has_successor(self) -> bool:
+        """Whether another broker in sync follows, which can be the master instead."""
+        return any(each.broker in self.leader.members.committed for each in self.leader.replicas())
+
     def _in_doubt(self) -> None:
         """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
         self._doubtful()

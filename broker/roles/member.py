@@ -14,6 +14,7 @@ its positions are known between two roles too. Loop thread only; opening runs in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +48,7 @@ from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.connection import read_signer
 from remoting.client.tls import ClientTls
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
@@ -63,6 +65,12 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
+
+
+HAND_OVER_S = 1.0
+"""A master that stops waits so long until another broker is the master in its place."""
+SETTLE_S = 0.5
+"""And of that so long until the replicas have confirmed what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +262,8 @@ class GroupMember:
             return
         self._stopped = True
         self._follow_users(follow=False)
+        await self._hand_over()
         await self.manager.stop()
-        self._refuse("", self.manager.steps.epoch)
         await self._leave_role(good_bye=True)
         await self.replicas.stop()
         await self.clients.stop()
@@ -265,6 +273,30 @@ class GroupMember:
         self._reads.close()
         if self.store is not None and self._data.close() is None:
             self.manager.stopped_clean()
+
+    async def _hand_over(self) -> None:
+        """Let another broker in sync be the master first, if this one is, and answer no more."""
+        manager, master, now_ms = self.manager, self.master, self.replicas.streams.now_ms
+        began_ms = now_ms()
+        if master is not None and self.gate.serving and master.has_successor():
+            assert self.serving is not None
+            self.gate.suspend()
+            try:
+                async with asyncio.timeout(HAND_OVER_S):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(SETTLE_S):
+                            await self.serving.settle()
+                    await manager.hand_over()
+            except (LightMQError, TimeoutError) as error:
+                self._log.warning("not_handed_over", error=str(error) or f"not done within {HAND_OVER_S} s")
+        view = manager.steps.view
+        if view is None or view.master in (None, manager.steps.broker_id):
+            self._refuse("", manager.steps.epoch)
+            return
+        self._refuse(view.address, view.epoch)
+        if master is not None:
+            took_ms = now_ms() - began_ms
+            self._log.info("handed_over", to=view.master, address=view.address, epoch=view.epoch, took_ms=took_ms)
 
     def reload(self) -> None:
         """Read the certificate again."""

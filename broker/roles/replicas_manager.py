@@ -62,7 +62,7 @@ from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Dial, Peer
-from remoting.transport.failures import checked, refusal
+from remoting.transport.failures import ConnectionLost, checked, refusal
 from runtime.files import atomic_replace, make_directory
 
 if TYPE_CHECKING:
@@ -195,6 +195,8 @@ UNKNOWN_CODES = frozenset(
 """The controllers do not know this broker, or have had no heartbeat of it since they started."""
 STEP_S_MAX = 1.0
 """Longest sleep between two checks of what is due."""
+LEADER_PAUSE_S = 0.05
+"""A master that stops looks for the leading controller so often."""
 
 
 class ReplicasManager:
@@ -241,7 +243,9 @@ class ReplicasManager:
             self.own.save(clean=False)
         self.controllers.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each) for each in (self._step(), self.queue.run(), self._beat())]
+        self._tasks = [
+            loop.create_task(each) for each in (self._step(), self.queue.run(), self._beat())
+        ]  # the last goes on
 
     async def stop(self) -> None:
         """Stop asking and changing roles; close the connections to the controllers."""
@@ -284,6 +288,31 @@ class ReplicasManager:
         return dataclasses.replace(
             view, members=frozenset(decided.sync_state_set), set_epoch=decided.sync_state_set_epoch
         )
+
+    async def hand_over(self) -> None:
+        """Have the controllers choose another master in place of this one, which `steps.view` names then.
+
+        From now on no role is taken; heartbeats go on until the stop. To be called while no role change is under way.
+        Raises Refused with the leader's reason, another LightMQError when the outcome is unknown.
+        """
+        assert self.steps.broker_id is not None
+        for task in self._tasks[:-1]:
+            task.cancel()
+        await asyncio.gather(*self._tasks[:-1], return_exceptions=True)
+        header = ElectMasterHeader(
+            self._config.cluster_name,
+            self._config.broker_name,
+            self.steps.broker_id,
+            invoke_time=_now_ms(),
+            leaves=True,
+        )
+        while self.controllers.reachable:
+            with contextlib.suppress(ConnectionLost):
+                if self.controllers.leader or await self.controllers.find_leader():
+                    self._apply_view(view_of(await self._answer(RequestCode.CONTROLLER_ELECT_MASTER, header)))
+                    return
+            await asyncio.sleep(LEADER_PAUSE_S)
+        raise ConnectionLost("no controller can be reached")
 
     async def knows_leader(self) -> bool:
         """Whether the leading controller is known; if not, it is searched for."""

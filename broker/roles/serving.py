@@ -14,6 +14,7 @@ port: same handlers, access checks, TLS and limits, one count of connections.
     replica  `reads`: ranges of confirmed records, for requests that a replica may answer. Everything else: NOT_MASTER
              with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, and the same fields
     fenced   the same without an address; also a master after a pause, until it is known to be the master still
+    leaving  a master that stops, until it has handed over: new requests wait, and get NOT_MASTER with the next address
 
 Requests of controllers and operators are answered in every role (`always`). What waits to be confirmed when the
 master's role ends has an unknown outcome: it is answered with code 14, the master's address, and outcome=unknown
@@ -127,11 +128,21 @@ class Serving:
         if self.readers is not None:
             await self.readers.stop()
 
+    async def settle(self) -> None:
+        """Return when all that was taken so far is confirmed, or never will be."""
+        settled = asyncio.Event()
+        self._flush()
+        self.store.when_confirmed(self.store.end_position, lambda _error: settled.set())
+        await settled.wait()
+
     def give_up(self, reason: GivenUp) -> None:
         """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""
+        self._flush()
+        self.store.positions.give_up(reason)
+
+    def _flush(self) -> None:
         self.broker.publishing.appender.flush()
         self.broker.groups.commits.flush()
-        self.store.positions.give_up(reason)
 
     async def stop(self) -> None:
         """End the timers and the upkeep, flush and close the log; what is not confirmed fails."""
@@ -320,6 +331,29 @@ Admission = Callable[[], Refused | None]
 """Why messages are not taken now; None when they are."""
 
 
+HELD_MAX = 4_096
+"""Requests that wait for the next master's address; one more is refused at once."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of their bodies."""
+
+
+class HeldRequests:
+    """Requests that came while the master's role is being handed over; none of them was begun."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[Peer, Command]] = []
+        self._bytes = 0
+
+    def take(self, peer: Peer, command: Command) -> bool:
+        """Keep a request that waits for an answer; False when there is no room for it, or nobody waits."""
+        size_bytes = self._bytes + len(command.body)
+        if command.is_oneway or len(self.requests) >= HELD_MAX or size_bytes > HELD_BYTES_MAX:
+            return False
+        self._bytes = size_bytes
+        self.requests.append((peer, command))
+        return True
+
+
 class RoleGate:
     """Answers a broker's peers in its present role."""
 
@@ -355,6 +389,7 @@ class RoleGate:
         self.master_epoch = 0
         self.refused = 0
         """Requests answered with NOT_MASTER."""
+        self._held: HeldRequests | None = None
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises."""
@@ -364,13 +399,15 @@ class RoleGate:
         if challenge is not None:
             return challenge
         handler = self._always.get(command.code)
-        if handler is None and self.users is not None:
+        if self._held is None and handler is None and self.users is not None:
             handler = self.users.handlers().get(command.code)
-        if handler is None and self.reads is not None:
+        if self._held is None and handler is None and self.reads is not None:
             handler = self.reads.find(command)
         if handler is not None:
             return handler(peer, command)
         self._authorizer.authorize(peer, command, LOCATE, "")
+        if self._held is not None and self._held.take(peer, command):
+            return None
         self.refused += 1
         return self._not_master(command)
 
@@ -396,10 +433,18 @@ class RoleGate:
         self._router = Router(self.watch(handlers), access=self._access, not_offered=self.not_offered, took=self.took)
         self._close_peers("this broker is the master now")
 
+    def suspend(self) -> None:
+        """Carry out no request any more, and leave new ones unanswered: `refuse` tells them the next master."""
+        self._router, self._held = None, HeldRequests()
+
     def refuse(self, master_address: str, epoch: int) -> None:
         """Answer NOT_MASTER from now on; the address is empty when the master is unknown."""
-        was_serving, self._router = self._router is not None, None
+        was_serving = self._router is not None or self._held is not None
+        held, self._router, self._held = self._held, None, None
         self.master_address, self.master_epoch = master_address, epoch
+        for peer, command in held.requests if held is not None else ():
+            self.refused += 1
+            peer.send(self._not_master(command))
         if was_serving:
             self._close_peers("this broker is not the master any more")
 

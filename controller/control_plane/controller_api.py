@@ -117,9 +117,12 @@ class _ControllerApi:
         """CONTROLLER_ELECT_MASTER (1002): elect a master, for the asking broker or as designated."""
         header = from_fields(command.fields, body.ElectMasterHeader)
         asked_by = header.broker_id if header.broker_id != body.NO_BROKER else None
-        outcome = await self._masters.elect(
-            header.cluster_name, header.broker_name, asked_by, designated=header.designate_elect
-        )
+        if header.leaves:
+            outcome = await self._masters.succeed(header.cluster_name, header.broker_name, header.broker_id)
+        else:
+            outcome = await self._masters.elect(
+                header.cluster_name, header.broker_name, asked_by, designated=header.designate_elect
+            )
         view = outcome.view
         if view is None:
             return _reply(command, outcome)

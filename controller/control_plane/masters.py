@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from controller.consensus.engine import ConsensusFailed, Engine, NotLeading, Proposer
 from controller.replicas.group import Command, ElectMaster, Live, LiveTable, Outcome, ReplicaGroup
-from controller.replicas.machine import ReplicaMachine
+from controller.replicas.machine import ReplicaMachine, succession
 from remoting.protocol.bodies.controller_body import NO_PRIORITY, Heartbeat
 from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Peer
@@ -139,7 +139,17 @@ class GroupMasters:
         known = self.machine.groups.get(group)
         if known is not None and known.master is not None and self.is_alive(group, known.master):
             live.setdefault(known.master, Live())  # presumed: it holds its place and loses every comparison
-        outcome = await self.propose(ElectMaster(cluster, group, live, broker_id, designated, self._unclean))
+        return await self._elected(ElectMaster(cluster, group, live, broker_id, designated, self._unclean))
+
+    async def succeed(self, cluster: str, group: str, leaving: int) -> Outcome:
+        """Elect another master while the present one, about to stop, still serves. Raises as `Proposer.propose` and
+        `succession`."""
+        return await self._elected(
+            succession(self.machine.groups.get(group), cluster, group, leaving, self.live.candidates(group))
+        )
+
+    async def _elected(self, command: ElectMaster) -> Outcome:
+        outcome, group = await self.propose(command), command.group
         if outcome.code == 0:
             self.counters.won += 1
             assert outcome.view is not None

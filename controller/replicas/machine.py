@@ -13,7 +13,8 @@ The same set again is taken too: its new epoch voids earlier requests of the mas
 A new boot of the master ends its mastership, because it must never continue in its old epoch. A new boot that may lack
 what it acknowledged leaves the set if others remain in it; else, unless it is the only replica there is, the group
 waits for an operator.
-Invariant: nothing raises, a refusal changes nothing, `groups` is replaced and never changed, so any thread may read it.
+Invariant: no command raises, a refusal changes nothing, `groups` is replaced and never changed, so any thread may
+read it.
 Pure and deterministic.
 
 Who becomes master: the rules, in order, as a pure choice that changes nothing.
@@ -23,6 +24,7 @@ Who becomes master: the rules, in order, as a pure choice that changes nothing.
     the master lives            it stays, unless another one is designated
     the last in sync may lack what it acknowledged           only a designated election is possible
     designated                  that one if it lives and is in sync, or none
+    the master stops            alive, in sync and another than that one; with none it stays (`succession`)
     else                        alive and in sync, best log first: epoch, then end, then priority (lower), then id
     none, and unclean allowed   the same among all replicas  loses messages
 Pure.
@@ -30,7 +32,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +56,7 @@ from controller.replicas.group import (
     check,
 )
 from remoting.access.agreement import USERS_MAX, AgreedTable
+from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 
 
@@ -85,6 +88,22 @@ def choose(group: ReplicaGroup, command: ElectMaster) -> ElectionResult:
             remark=f"broker {group.master} is master of {group.name} and alive",
         )
     return _successor(group, command)
+
+
+def succession(
+    known: ReplicaGroup | None, cluster: str, group: str, leaving: int, live: Mapping[int, Live]
+) -> ElectMaster:
+    """The election of another master in place of one that is about to stop and still serves.
+
+    Raises Refused when it is not the master, or no other broker in sync lives: then it stays until it is gone.
+    """
+    if known is None or known.master != leaving:
+        raise Refused(ResponseCode.CONTROLLER_INVALID_MASTER, f"broker {leaving} is not the master of {group}")
+    others = {each: state for each, state in live.items() if each != leaving}
+    if not any(each in others and _registered(known, each) for each in known.in_sync):
+        remark = f"no other broker of {group} that may be master is alive (in sync: {list(known.in_sync)})"
+        raise Refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, remark)
+    return ElectMaster(cluster, group, others)
 
 
 def _registered(group: ReplicaGroup, broker_id: int) -> bool:

@@ -217,11 +217,13 @@ class RegisterReplicaHeader(GroupHeader, frozen=True):
 
 
 class ElectMasterHeader(GroupHeader, frozen=True):
-    """1002: elect; `broker_id` requests it for itself, or is designated."""
+    """1002: elect; `broker_id` requests it for itself, or is designated, or is the master that `leaves`."""
 
     broker_id: Annotated[int, Meta(ge=-1)] = NO_BROKER
     designate_elect: bool = False
     invoke_time: int = 0
+    leaves: bool = False
+    """The master is about to stop and wants another one in its place (LightMQ)."""
 
 
 class AlterSyncStateSetHeader(Header, frozen=True):

@@ -36,6 +36,7 @@ def owner(cluster: str, address: str) -> tuple[str, int] | None:
             {"clusterName": "C", "brokerName": "a", "brokerId": "1", "designateElect": "true"},
             [("admin", "request 1002")],
         ),
+        (1002, {"clusterName": "C", "brokerName": "a", "brokerId": "1", "leaves": "true"}, [("register", "a")]),
         (205, {"brokerName": "a"}, [("admin", "request 205")]),
     ],
 )

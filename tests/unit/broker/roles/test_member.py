@@ -121,6 +121,45 @@ async def test_clients_waiting_for_a_replaced_master_are_told_at_once(tmp_path: 
         await client.close()
 
 
+async def test_a_master_that_stops_hands_over_first(tmp_path: Path) -> None:
+    """What it has taken is confirmed and acknowledged, and what comes meanwhile is told the next master's address."""
+    async with cluster(tmp_path, 3, in_sync_min=2) as group:
+        assert await group.publish(b"1") == 0
+        first = group.master()
+        member = first._member
+        direct, late = await connect("127.0.0.1", first.port), await connect("127.0.0.1", first.port)
+        body = encode_mqtt_image(b"plant/1", b"2", 1, 1, b"device")
+        taken = asyncio.ensure_future(direct.request(Command(RequestCode.APPEND_MANY, body=body)))
+        end = member.store.end_position
+        await until(lambda: member.store.end_position > end)
+        stopping = asyncio.ensure_future(first.stop())
+        await until(lambda: not member.gate.serving)
+        answer = await late.request(Command(RequestCode.APPEND_MANY, body=body))
+        denial, next_master = not_master(answer), member.manager.steps.view
+        assert (denial.address, denial.epoch, denial.is_begun) == (next_master.address, next_master.epoch, False)
+        assert (await taken).code == 0
+        await stopping
+        await until(group.master)
+        assert next_master.address == f"127.0.0.1:{group.master().port}"
+        assert group.controller.plane.masters.counters.won == 2
+        assert await group.publish(b"3") == 0
+        assert count(group.master()) == 3
+        await direct.close()
+        await late.close()
+
+
+async def test_a_master_without_another_one_in_sync_just_stops(tmp_path: Path) -> None:
+    """So does one that reaches no controller."""
+    async with cluster(tmp_path, 2) as group:
+        first = group.master()
+        other = next(app for app in group.brokers.values() if app is not first)
+        await group.controller.stop()
+        await until(lambda: not first._member.manager.controllers.reachable)
+        await first.stop()
+        assert other._member.manager.steps.view.address == f"127.0.0.1:{first.port}"
+        assert first._member.gate.master_address == ""
+
+
 async def test_a_set_that_is_committed_while_the_log_opens_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

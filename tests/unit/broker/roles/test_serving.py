@@ -165,6 +165,52 @@ async def test_roles_change_and_connections_end_with_them() -> None:
     assert (await third.request(Command(Code.MULTI_PULL))).fields["masterAddress"] == "h:3"
 
 
+async def test_what_comes_during_a_hand_over_is_told_the_next_master() -> None:
+    """Nothing of it is begun; what was begun before may still be answered, and what there is no room for is refused."""
+    port = Port()
+    port.serve(8)
+    waiting: list[Command] = []
+    port.gate.serve({Code.MULTI_PULL: lambda _peer, command: waiting.append(command), Code.APPEND_MANY: fail}, 8)
+    connection = port.connect()
+    begun = asyncio.ensure_future(connection.request(Command(Code.MULTI_PULL)))
+    await until(lambda: waiting)
+    port.gate.suspend()
+    assert not port.gate.serving
+    held = [asyncio.ensure_future(connection.request(Command(Code.APPEND_MANY))) for _ in range(2)]
+    assert (await connection.request(Command(Code.NOTIFY_BROKER_ROLE_CHANGED))).body == b"always"
+    connection.peer.send(waiting[0].reply(body=b"served"))
+    assert (await begun).body == b"served"
+    assert not any(each.done() for each in held)
+    port.gate.refuse("h:2", 9)
+    for each in held:
+        denial = not_master(await each)
+        assert denial is not None
+        assert (denial.address, denial.epoch, denial.is_begun) == ("h:2", 9, False)
+    with pytest.raises(ConnectionLost):
+        await connection.request(Command(Code.MULTI_PULL))
+    assert port.gate.refused == 2
+
+
+def fail(_peer: object, _command: Command) -> Command:
+    raise AssertionError("this must not be begun")
+
+
+@pytest.mark.parametrize(("room", "body"), [("HELD_MAX", b""), ("HELD_BYTES_MAX", b"12")])
+async def test_only_so_much_waits_for_a_hand_over(monkeypatch: pytest.MonkeyPatch, room: str, body: bytes) -> None:
+    monkeypatch.setattr(f"broker.roles.serving.{room}", 1)
+    port = Port()
+    port.serve(8)
+    connection = port.connect()
+    port.gate.suspend()
+    first = asyncio.ensure_future(connection.request(Command(Code.MULTI_PULL)))
+    await asyncio.sleep(0)
+    more = not_master(await connection.request(Command(Code.APPEND_MANY, body=body)))
+    assert more is not None
+    assert (more.address, first.done()) == ("", False)
+    port.gate.refuse("h:2", 9)
+    assert (await first).fields["masterAddress"] == "h:2"
+
+
 async def test_appends_need_admission_and_reads_do_not() -> None:
     """Too few in sync: messages are refused with the reason of the admission, everything else continues."""
     port = Port()

@@ -124,3 +124,31 @@ async def test_an_operator_moves_a_master(world):
     await group_of(world, 2)
     answer = await world.ask(1002, **GROUP, brokerId="2", designateElect="true")
     assert (answer.code, answer.fields["masterAddress"]) == (0, "h:2")
+
+
+async def leave(world, broker_id):
+    return await world.ask(1002, **GROUP, brokerId=str(broker_id), leaves="true")
+
+
+async def test_a_master_that_stops_is_replaced_while_it_lives(world):
+    """By the best of the others in sync, never by itself."""
+    await group_of(world, 3)
+    await world.beat(1, epoch="1", maxOffset="30")
+    await world.beat(2, epoch="1", maxOffset="10")
+    await world.beat(3, epoch="1", maxOffset="20")
+    answer = await leave(world, 1)
+    assert (answer.code, answer.fields["masterAddress"], master(world)) == (0, "h:3", (3, 2))
+    assert world.masters.counters.won == 2
+    world.masters.tick()
+    assert master(world) == (3, 2)
+
+
+async def test_only_the_master_leaves_and_only_to_one_in_sync(world):
+    """Otherwise nothing changes: the master stays until it is gone."""
+    await group_of(world, 3)
+    assert (await leave(world, 2)).code == 2002
+    await alter(world, [1, 2])
+    world.masters.live.forget("g", 2)
+    refused = await leave(world, 1)
+    assert (refused.code, master(world)) == (2004, (1, 1))
+    assert "in sync: [1, 2]" in refused.remark

@@ -119,6 +119,7 @@ def test_names_and_texts_are_those_of_rocketmq():
         "brokerId": "-1",
         "designateElect": "false",
         "invokeTime": "0",
+        "leaves": "false",
     }
     assert to_fields(MasterHeader(0)) == {"masterEpoch": "0", "syncStateSetEpoch": "0"}
     assert "heartbeatTimeoutMills" in to_fields(HEADERS[-1])
