@@ -24,7 +24,7 @@ from broker.store.index.reader import Reader
 from controller.replicas.group import AlterSyncStateSet, GroupView, Live, RegisterReplica
 from tests.sim.cluster.asking import LOST, Asking, known
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER
+from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Leave
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
 from tests.sim.cluster.leading import Leading, ReplicaSide
@@ -120,6 +120,8 @@ class Broker(Node):
         self.asking = Asking(self)
         self._former: int | None = None
         """Who was the master before."""
+        self.is_leaving = False
+        """Whether it hands over before it stops, and takes no role any more."""
 
     def _stream_host(self) -> StreamHost:
         return StreamHost(
@@ -159,6 +161,32 @@ class Broker(Node):
             for end in (0, 1):
                 if stream.nodes[end] is self and stream.open[end]:
                     stream.died(end)
+
+    def stop_in_order(self) -> None:
+        """SIGTERM: a master with another one in sync hands over first, then the process ends."""
+        leading = self.leading
+        if leading is None or self.is_leaving:
+            self._end(self.boot)
+            return
+        self.is_leaving = leading.is_held = True
+        self.after(self.cluster.pace.answer_ms, self._end, self.boot)
+        if any(each.broker in leading.core.members.committed for each in leading.core.replicas()):
+            self._settle_down(leading, int(self.cluster.pace.answer_ms / 2))
+        else:
+            self._end(self.boot)
+
+    def _settle_down(self, leading: Leading, left_ms: int) -> None:
+        """Ask when all that was taken is confirmed, or after a while."""
+        if self.log.confirm < self.log.end and left_ms > 0 and "hands-over-at-once" not in self.flags:
+            self.after(1, self._settle_down, leading, left_ms - 1)
+        else:
+            self.asking.ask(Leave(self.ident), lambda _code, _view: self._end(self.boot))
+
+    def _end(self, boot: int) -> None:
+        if self.is_up and boot == self.boot:
+            self.world.tell(self.name, "stops in order")
+            self._resign()
+            self.crash(power=False)
 
     def pause(self) -> None:
         """Time passes, and the loop makes no turn."""
@@ -245,6 +273,8 @@ class Broker(Node):
 
     def take_role(self, role: RoleChange) -> None:
         """Be what the controllers decided."""
+        if self.is_leaving:
+            return
         view = role.view
         self.epoch = view.epoch
         if role.is_master:

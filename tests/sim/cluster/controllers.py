@@ -8,6 +8,7 @@ state of the leading controller and are lost with it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,13 +25,23 @@ from controller.replicas.group import (
     Outcome,
     RegisterReplica,
 )
-from controller.replicas.machine import ReplicaMachine
+from controller.replicas.machine import ReplicaMachine, succession
+from remoting.protocol.errors import Refused
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import Pace
 from tests.sim.cluster.world import Node, World
 
 GROUP, CLUSTER = "g", "c"
 NOT_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """1002 of a master that is about to stop."""
+
+    broker: int
+
+
 Answer = Callable[[int, GroupView | None], None]
 """Takes a response code, or NOT_LEADER, and the group."""
 
@@ -147,6 +158,21 @@ class Controllers:
                 live.setdefault(each, Live())
         return ElectMaster(CLUSTER, GROUP, live, broker, unclean=unclean)
 
+    def _succession(self, leaving: int) -> ElectMaster:
+        live = self.live.candidates(GROUP)
+        if "hands-over-to-anybody" in self.flags:
+            live.pop(leaving, None)
+            return ElectMaster(CLUSTER, GROUP, {max(live, default=leaving): Live()}, unclean=True)
+        return succession(self.machine.groups[GROUP], CLUSTER, GROUP, leaving, live)
+
+    def _leave(self, node: Node, leaving: int, reply: Answer) -> None:
+        try:
+            command = self._succession(leaving)
+        except Refused as refused:
+            reply(refused.code, self.view())
+        else:
+            self._commit(node, lambda: command, lambda done: reply(done.code, done.view))
+
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def heartbeat(self, node: Node, broker: int, live: Live, channel: object) -> None:
@@ -154,7 +180,9 @@ class Controllers:
         if node is self.leader:
             self.live.beat((GROUP, broker), int(self.world.now), live, channel=channel)
 
-    def request(self, node: Node, asks: Node, what: Command | Live | Ask | None, answer: Answer, number: Any) -> None:
+    def request(
+        self, node: Node, asks: Node, what: Command | Leave | Live | Ask | None, answer: Answer, number: Any
+    ) -> None:
         """Any other request of a broker; None asks for the group. `number` identifies a request and its duplicate."""
 
         def reply(code: int, view: GroupView | None) -> None:
@@ -176,6 +204,8 @@ class Controllers:
             reply(0, None)
         elif isinstance(what, ElectMaster):
             self._commit(node, lambda: self._election(what.broker_id), lambda done: reply(done.code, done.view))
+        elif isinstance(what, Leave):
+            self._leave(node, what.broker, reply)
         elif isinstance(what, AlterSyncStateSet):
             alive = self.live.alive(GROUP)
             self._commit(node, lambda: replace(what, alive=alive), lambda done: reply(done.code, done.view))

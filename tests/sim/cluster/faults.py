@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
     from tests.sim.cluster.network import Stream
     from tests.sim.cluster.schedule import Schedule
+
+
+ORDERLY_SHARE = 0.25
+"""Schedules in which brokers are stopped in order too."""
 
 
 class Faults:
@@ -27,6 +32,8 @@ class Faults:
         """The times below are those of the usual pace."""
         self._is_over = False
         self.count = 0
+        self._orderly = random.Random(f"{schedule.world.seed}/orderly")
+        """Of its own, so that the history of a seed without such stops is the one it always was."""
         self._kinds: list[tuple[int, Callable[[], str]]] = [
             (5, self._kill),
             (4, self._power_cut),
@@ -52,6 +59,8 @@ class Faults:
     def begin(self) -> None:
         """Begin to inject faults."""
         self._next()
+        if self._controllers.nodes and self._orderly.random() < ORDERLY_SHARE:
+            self._stop_in_order()
 
     def end(self) -> None:
         """Heal everything: nothing is down, cut, slow or stopped."""
@@ -94,6 +103,26 @@ class Faults:
         if master is not None and self._world.chance.random() < 0.5:
             return master
         return self._world.chance.choice(self._brokers)
+
+    def _stop_in_order(self) -> None:
+        """Now and then a broker, mostly the master, is stopped as for an upgrade, and starts again."""
+        if self._is_over:
+            return
+        chance = self._orderly
+        broker = self._schedule.cluster.master() or chance.choice(self._brokers)
+        if broker.is_up and not broker.is_paused:
+            self.count += 1
+            self._world.tell("!!", f"{broker.name} is to stop")
+            broker.stop_in_order()
+            back_ms = self._scale * (50 + 2_000 * chance.random() ** 2)
+            self._world.after(back_ms, self._return, broker)
+        self._world.after(self._scale * 1_500 * chance.random(), self._stop_in_order)
+
+    def _return(self, broker: Broker) -> None:
+        if broker.is_leaving:
+            self._world.after(self._scale * 50, self._return, broker)
+        else:
+            self._revive(broker)
 
     # -- kinds --------------------------------------------------------------------------------------------------------
 

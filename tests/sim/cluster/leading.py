@@ -29,6 +29,8 @@ class Leading:
         self.broker, self.core = broker, core
         self._waiting: deque[tuple[int, Answered]] = deque()
         self._ticks = 0
+        self.is_held = False
+        """Whether it is being handed over: nothing new is begun."""
         self._opened = OpenedLog(broker, core.epoch)
         self.in_sync = SyncSetKeeper(core, broker.streams, broker.host.log)
         broker.pauses.lead(core, self.in_sync.in_doubt)
@@ -40,7 +42,7 @@ class Leading:
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
         broker, core = self.broker, self.core
-        if not core.accepts(int(broker.world.now)):
+        if self.is_held or not core.accepts(int(broker.world.now)):
             answered(False)
             return
         offset, end = broker.log.append(queue, ident, core.epoch)
@@ -85,8 +87,9 @@ class Leading:
         """No longer master: waiting clients are refused."""
         self.broker.pauses.lead(None)
         self.broker.streams.step_down("this broker is not the master any more")
+        is_taken = self.is_held and "acknowledges-what-it-hands-over" in self.broker.flags
         for _, answered in self._waiting:
-            answered(False)
+            answered(is_taken)
         self._waiting.clear()
 
 

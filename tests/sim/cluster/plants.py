@@ -253,6 +253,8 @@ PLANTS: dict[str, Build] = {
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
     "answers-after-a-pause": Build(pauses=AnswersAlways),
+    "acknowledges-what-it-hands-over": Build(frozenset({"acknowledges-what-it-hands-over", "hands-over-at-once"})),
+    "hands-over-to-anybody": Build(frozenset({"hands-over-to-anybody"})),
     "vote-forgotten": _electing("vote-forgotten"),
     "vote-ignores-place": _electing("vote-ignores-place"),
     "two-votes-a-term": _electing("two-votes"),
