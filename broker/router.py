@@ -50,10 +50,15 @@ def handlers(broker: BrokerParts) -> dict[int, Handler]:
         found = feature.handlers()
         assert not table.keys() & found.keys(), "a request code has one handler"
         table |= found
-    table = {code: _guarded(broker.tools, handler) for code, handler in table.items()}
+    return with_rights(broker.audit.watching(checked(broker.tools, table)))
+
+
+def checked(tools: RequestTools, table: dict[int, Handler]) -> dict[int, Handler]:
+    """The table with the rights that handlers do not ask for themselves, and the store's refusals in clients' words."""
+    table = {code: _guarded(tools, handler) for code, handler in table.items()}
     for action, codes in ((SESSION, SESSION_CODES), (ADMIN, ADMIN_CODES), (LOCATE, SHARED_CODES)):
-        table |= {code: _asking(broker.tools, action, table[code]) for code in codes}
-    return with_rights(broker.audit.watching(table))
+        table |= {code: _asking(tools, action, table[code]) for code in codes & table.keys()}
+    return table
 
 
 def _asking(tools: RequestTools, action: str, handler: Handler) -> Handler:

@@ -1,28 +1,28 @@
 """Consumer groups as one feature, with the requests about members, queue locks and offsets.
 
     34 heartbeat, 35 unregister, 38 members of a group, 41 and 42 queue locks (`locks`), 46 check of a subscription
-    14 query and 15 update an offset, 29 offset by time, 30 max, 31 min, 32 earliest time
+    15 update an offset; 14, 29 to 32 questions about offsets (`offset_queries`)
 
 A group is created by its first heartbeat together with its retry topic, whose route is published at once, because
 clients request it right away. Bodies are read leniently: enums as names or numbers, missing sets as empty. Filters of
 consumers are tags (`a || b`) or an SQL92 expression over the properties; an invalid one is Refused with 23 before
 anything is read.
 
-Invariant: every offset in an answer is confirmed: ends come from the confirmed part of a queue, a committed offset is
-answered once its record is confirmed. Loop thread only.
+Invariant: a commit, and a group that a heartbeat creates, is answered once its record is confirmed. Loop thread only.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from broker.groups.groups import (
     Clients,
     GroupClient,
+    GroupConfig,
     GroupOffsets,
     Groups,
     GroupTraffic,
@@ -30,7 +30,8 @@ from broker.groups.groups import (
     retry_topic,
 )
 from broker.groups.locks import Fence, LockRequests, QueueLocks
-from broker.requests import Feature, RequestTools, flag, json_body, number, refusal_of, text
+from broker.groups.offset_queries import OffsetQueries
+from broker.requests import Feature, RequestTools, json_body, number, refusal_of, text
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.filtering import expressions
@@ -44,7 +45,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
-    from broker.topics.topics import ClientQueues, Topics
+    from broker.topics.topics import Topics
 
 TAG = "TAG"
 SQL92 = "SQL92"
@@ -101,10 +102,22 @@ GROUPS_PER_HEARTBEAT_MAX = 1_000
 """Groups one client may name; more are refused."""
 
 
+class MetGroups(Protocol):
+    """Where the groups in heartbeats are noted."""
+
+    def meet(self, group: str, /) -> int:
+        """Note that a group exists; the log position that an answer to its member waits for.
+
+        Raises:
+            Refused: its name is not valid, or there is no room for it.
+        """
+        ...
+
+
 class ClientRequests:
     """Heartbeats and members of groups."""
 
-    def __init__(self, tools: RequestTools, *, groups: Groups, clients: Clients) -> None:
+    def __init__(self, tools: RequestTools, *, groups: MetGroups, clients: Clients) -> None:
         self._tools = tools
         self._groups = groups
         self._clients = clients
@@ -128,9 +141,10 @@ class ClientRequests:
         consumers = {str(item.get("groupName")): dict(item) for item in body.get("consumerDataSet") or ()}
         if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {GROUPS_PER_HEARTBEAT_MAX} groups in a heartbeat")
+        position = 0
         for group in consumers:
             self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
-            self._groups.ensure_if_room(group)
+            position = self._groups.meet(group)
         if CLIENT_ATTRIBUTE not in peer.attributes:
             peer.attributes[CLIENT_ATTRIBUTE] = client_id
             peer.on_close(lambda _reason: self._clients.peer_closed(peer))
@@ -142,9 +156,7 @@ class ClientRequests:
         changed = self._clients.heartbeat(client, producers, consumers)
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         retried = [retry_topic(group) for group in consumers]
-        self._tools.answers.reply_when_found(
-            self._tools.store.end_position, retried, peer, command.reply(fields=fields)
-        )
+        self._tools.answers.reply_when_found(position, retried, peer, command.reply(fields=fields))
 
     def check_client(self, _peer: Peer, command: Command) -> Command:
         """46: whether a subscription is valid; clients check it before they start."""
@@ -169,62 +181,21 @@ class ClientRequests:
         return command.reply(body=msgspec.json.encode({"consumerIdList": members}))
 
 
-NO_TIME = -1
-"""Answer of 32 for a queue without messages."""
-
-
-class OffsetRequests:
-    """Requests about the offsets of groups and queues."""
+class CommitRequests:
+    """Commits of groups, one queue at a time."""
 
     def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        topics: Topics,
-        queues: ClientQueues,
-        offsets: GroupOffsets,
-        group_commits: OffsetGather,
-        groups: Groups,
-        fence: Fence,
+        self, tools: RequestTools, *, topics: Topics, group_commits: OffsetGather, groups: Groups, fence: Fence
     ) -> None:
         self._tools = tools
         self._groups = groups
         self._topics = topics
-        self._queues = queues
-        self._offsets = offsets
         self._group_commits = group_commits
         self._fence = fence
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            Code.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
-            Code.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
-            Code.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
-            Code.GET_MAX_OFFSET: self.max_offset,
-            Code.GET_MIN_OFFSET: self.min_offset,
-            Code.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
-        }
-
-    def query_consumer_offset(self, peer: Peer, command: Command) -> Command | None:
-        """14: the group's offset. Without one: 0 for a young queue unless the client objects, else QUERY_NOT_FOUND."""
-        fields = command.fields
-        group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
-        self._group_commits.flush()
-        found = self._offsets.get(group, topic, index)
-        if found is not None:
-            offset, position = found
-            self._tools.answers.reply_at(position, peer, command.reply(fields={"offset": str(offset)}))
-            return None
-        queue_id = self._found(topic, index)
-        low = self._tools.store.reading.bounds(queue_id)[0] if queue_id is not None else 0
-        if queue_id is None and not is_light(topic):
-            return command.reply(ResponseCode.QUERY_NOT_FOUND, f"Not found, there is no queue {topic}/{index}")
-        if low == 0 and flag(fields, "setZeroIfNotFound", default=True):
-            return command.reply(fields={"offset": "0"})
-        return command.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+        return {Code.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset}
 
     def update_consumer_offset(self, peer: Peer, command: Command) -> None:
         """15: commit the group's offset; one-way in practice, answered when confirmed otherwise.
@@ -255,60 +226,6 @@ class OffsetRequests:
 
         self._group_commits.add(group, topic, index, offset, done)
 
-    def search_offset(self, peer: Peer, command: Command) -> Command:
-        """29: first offset stored at or after a time; `boundaryType` upper: the last one stored at or before it.
-
-        The end when nothing is that late, the beginning when nothing is that early: always an offset to read from.
-        """
-        queue_id = self._queue(peer, command)
-        timestamp = number(command.fields, "timestamp")
-        if queue_id is None:
-            return _offset(command, 0)
-        upper = command.fields.get("boundaryType", "lower").lower() == "upper"
-        found = self._tools.store.reading.search_time(queue_id, timestamp, upper=upper)
-        return _offset(command, max(self._tools.store.reading.bounds(queue_id)[0], found - 1) if upper else found)
-
-    def max_offset(self, peer: Peer, command: Command) -> Command:
-        """30: confirmed end of a queue; 0 for one that does not exist, as RocketMQ answers."""
-        bounds = self._bounds(peer, command)
-        return _offset(command, bounds[1])
-
-    def min_offset(self, peer: Peer, command: Command) -> Command:
-        """31: offset of the oldest message that is kept."""
-        bounds = self._bounds(peer, command)
-        return _offset(command, bounds[0])
-
-    def earliest_store_time(self, peer: Peer, command: Command) -> Command:
-        """32: when the oldest message of a queue was stored; -1 without one."""
-        queue_id = self._queue(peer, command)
-        records = []
-        if queue_id is not None:
-            records = self._tools.store.reading.read(
-                queue_id, self._tools.store.reading.bounds(queue_id)[0], 1, 1
-            ).records
-        timestamp = RecordView(records[0]).store_ms if records else NO_TIME
-        return command.reply(fields={"timestamp": str(timestamp)})
-
-    def _queue(self, peer: Peer, command: Command) -> int | None:
-        topic = text(command.fields, "topic")
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
-        return self._found(topic, number(command.fields, "queueId"))
-
-    def _found(self, topic: str, index: int) -> int | None:
-        """The queue's id; None when there is none: RocketMQ answers such requests as for an empty queue."""
-        try:
-            return self._queues.find(topic, index)
-        except Refused:
-            return None
-
-    def _bounds(self, peer: Peer, command: Command) -> tuple[int, int]:
-        queue_id = self._queue(peer, command)
-        return self._tools.store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
-
-
-def _offset(command: Command, offset: int) -> Command:
-    return command.reply(fields={"offset": str(offset)})
-
 
 class ConsumerGroups(Feature):
     """The consumer groups of a broker."""
@@ -325,20 +242,28 @@ class ConsumerGroups(Feature):
         self._requests = (
             ClientRequests(tools, groups=self.groups, clients=self.clients),
             LockRequests(tools, groups=self.groups, queues=topics.queues, locks=self._locks),
-            OffsetRequests(
-                tools,
-                topics=topics.table,
-                queues=topics.queues,
-                offsets=self.offsets,
-                group_commits=self.commits,
-                groups=self.groups,
-                fence=self.fence,
+            OffsetQueries(tools, queues=topics.queues, offsets=self.commits),
+            CommitRequests(
+                tools, topics=topics.table, group_commits=self.commits, groups=self.groups, fence=self.fence
             ),
         )
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
         return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def configuration(self, group: str) -> GroupConfig:
+        """The configuration of a group that reads, created where there is none. Raises as `Groups.ensure_if_room`."""
+        return self.groups.ensure_if_room(group)
+
+    def require_pull(self, group: str, topic: str) -> None:
+        """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue."""
+        self.groups.require_pull(group, topic)
+
+    def commit(self, peer: Peer, group: str, topic: str, index: int, offset: int) -> None:
+        """Commit the offset in a pull; not for who may not, as another member has the queue's lock."""
+        if self.fence.allows(peer, group, topic, index):
+            self.commits.add(group, topic, index, offset)
 
     def configure(self) -> None:
         """Take over how long a silent client counts as present."""

@@ -372,6 +372,29 @@ def dead_letter_topic(group: str) -> str:
     return names.DLQ_PREFIX + group
 
 
+def configuration_in(value: bytes) -> GroupConfig:
+    """The configuration in a value of GROUP."""
+    found: GroupConfig = _decode(value)
+    return found
+
+
+def reads_lite(config: GroupConfig | None, topic: str) -> bool:
+    """Whether a group reads the lite topics of this topic, or this light queue as one of them."""
+    parent = "" if config is None else config.attributes.get(LITE_BIND_TOPIC, "")
+    if not parent:
+        return False
+    below = names.light_queue_name(parent.encode() + b"/").decode()
+    return topic == parent or topic.startswith(below)
+
+
+def require_pull(config: GroupConfig | None, group: str, topic: str, modes: RequestModes) -> None:
+    """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue, which no pull may bypass."""
+    if reads_lite(config, topic):
+        remark = f"the group [{group}] reads [{topic}] by subscriptions to lite topics (POP_LITE) only"
+        raise modes.refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
+    modes.require_pull(group, topic)
+
+
 class Groups:
     """The group table: configuration by name."""
 
@@ -413,21 +436,22 @@ class Groups:
         except StoreFull:
             return GroupConfig(group_name=group)
 
+    def meet(self, group: str) -> int:
+        """A member of the group is there: create the group if there is room; the position that its answer waits for.
+
+        Raises:
+            Refused: as `ensure`.
+        """
+        self.ensure_if_room(group)
+        return self._store.end_position
+
     def reads_lite(self, group: str, topic: str) -> bool:
         """Whether the group reads the lite topics of this topic, or this light queue as one of them."""
-        config = self._configs.get(group)
-        parent = "" if config is None else config.attributes.get(LITE_BIND_TOPIC, "")
-        if not parent:
-            return False
-        below = names.light_queue_name(parent.encode() + b"/").decode()
-        return topic == parent or topic.startswith(below)
+        return reads_lite(self._configs.get(group), topic)
 
     def require_pull(self, group: str, topic: str) -> None:
         """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue, which no pull may bypass."""
-        if self.reads_lite(group, topic):
-            remark = f"the group [{group}] reads [{topic}] by subscriptions to lite topics (POP_LITE) only"
-            raise self.modes.refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
-        self.modes.require_pull(group, topic)
+        require_pull(self._configs.get(group), group, topic, self.modes)
 
     def delete(self, group: str) -> int:
         """Remove a group; returns the position to wait for. Refused for an unknown one."""
@@ -567,6 +591,11 @@ class OffsetGather:
             self._waiting.append(done)
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(COMMITS_WAIT_S, self.flush)
+
+    def committed(self, group: str, topic: str, index: int) -> tuple[int, int] | None:
+        """As `GroupOffsets.get`, after what has gathered is written: a query sees all commits before it."""
+        self.flush()
+        return self._offsets.get(group, topic, index)
 
     def flush(self) -> None:
         """Write the gathered commits as one record, without those that change nothing and need no answer."""

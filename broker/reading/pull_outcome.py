@@ -6,6 +6,7 @@
     offset behind the end        21, continue at the end               19, continue here
     offset no longer there       21, continue at the first one         19, continue here
     damaged                      21, continue behind the damage        19, continue here
+    no such queue                19, continue at 0                     19, continue here
 
 A master is sure once it has confirmed all that its log had when it became the master: only then has it everything that
 any reader was shown before. A replica is never sure: it may know less than its master, and may have lost what its
@@ -33,11 +34,13 @@ class PullOutcome:
     next_offset: int
 
 
-def pull_outcome(found: ReadResult | UnreadableOffsets, asked: int, *, is_sure: bool) -> PullOutcome:
-    """The answer to a pull of the offset `asked`."""
+def pull_outcome(found: ReadResult | UnreadableOffsets | None, asked: int, *, is_sure: bool) -> PullOutcome:
+    """The answer to a pull of the offset `asked`; `found` is None where there is no such queue."""
     is_ok = isinstance(found, ReadResult) and found.status == OK
     if not is_ok and not is_sure:
         return PullOutcome(ResponseCode.PULL_NOT_FOUND, "NOT_CONFIRMED_HERE_YET", asked)
+    if found is None:
+        return PullOutcome(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0)
     if isinstance(found, UnreadableOffsets):
         return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {found}", found.next_offset)
     is_empty = found.max_offset == 0

@@ -8,7 +8,7 @@ from broker.requests import Feature, RequestTools
 from broker.rocketmq.admin import AdminRequests
 from broker.rocketmq.group_requests import AssignmentRequests, GroupAdminRequests
 from broker.rocketmq.group_state import GroupStateRequests
-from broker.rocketmq.pull import QueryRequests, RocketmqPullRequests
+from broker.rocketmq.pull import MessageViews, QueryRequests, RocketmqPullRequests
 from broker.rocketmq.refusals import ClientListRequests, Refusals
 from broker.rocketmq.relays import RelayRequests
 from broker.rocketmq.replies import ReplyRequests
@@ -59,12 +59,11 @@ class RocketmqFeature(Feature):
         )
         self.expect_mqtt_requests = replies.expect_mqtt_requests
         """To be called when requests of MQTT clients are given to a consumer."""
-        messages = QueryRequests(
-            tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
-        )
+        messages = MessageViews(tools, topics=topics.table, unpacker=reading.unpacker, visible=topics.visible)
         self._requests: tuple[_Requests, ...] = (
             replies,
             messages,
+            QueryRequests(tools, topics=topics.table, queues=topics.queues, views=messages),
             SendRequests(
                 tools,
                 topics=topics.table,

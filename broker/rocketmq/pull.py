@@ -45,12 +45,12 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from broker.groups.feature import ConsumerGroups
-    from broker.groups.groups import GroupConfig
+    from broker.groups.groups import Clients, GroupConfig, GroupTraffic
     from broker.reading.bounds import LongPolls
+    from broker.reading.pull import ShownQueues
     from broker.requests import RequestTools
     from broker.store.index.reader import ReadResult
-    from broker.topics.topics import ClientQueues, Topics, VisibleQueues
+    from broker.topics.topics import ClientQueues, Topics
     from remoting.batches.unpack import Unpacker
 
 
@@ -64,23 +64,26 @@ FOREVER_MS = 2**62
 _SIGN = 1 << 31
 
 
+class QueueOwners(Protocol):
+    """Whose queues are whose, by their ids in the store."""
+
+    def owner(self, queue_id: int, /) -> tuple[str, int] | None:
+        """(topic, index) a queue id belongs to; None for light queues."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class QueryRequests:
-    """Answers look-ups of messages."""
+class MessageViews:
+    """Shows messages by their position in the log."""
 
     tools: RequestTools
-    topics: Topics
-    queues: ClientQueues
+    topics: QueueOwners
     unpacker: Unpacker
-    visible: VisibleQueues
+    visible: ShownQueues
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            Code.VIEW_MESSAGE_BY_ID: self.view_message,
-            Code.QUERY_MESSAGE: self.query_message,
-            Code.QUERY_CONSUME_QUEUE: self.query_consume_queue,
-        }
+        return {Code.VIEW_MESSAGE_BY_ID: self.view_message}
 
     def view_message(self, peer: Peer, command: Command) -> Command:
         """33: one message by its position in the log, as its id names it."""
@@ -97,10 +100,41 @@ class QueryRequests:
             Refused: NO_PERMISSION; or its batch cannot be unpacked.
         """
         view = message_at(self.tools.store, self.unpacker, position)
-        body = self._shown(view) if view is not None else None
+        body = self.shown(view) if view is not None else None
         if view is not None and body is not None:
             self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
         return body
+
+    def shown(self, view: RecordView) -> bytes | None:
+        """The message in RocketMQ's layout, from its first queue; None for one that is hidden or has expired."""
+        dispatch = view.dispatch()
+        if not dispatch:
+            return None
+        queue_id, offset = dispatch[0]
+        if self.visible.hidden(queue_id) or offset < self.tools.store.reading.bounds(queue_id)[0]:
+            return None
+        owner = self.topics.owner(queue_id)
+        return stored_message(
+            view,
+            owner[1] if owner is not None else 0,
+            offset,
+            ipv4_host(self.tools.identity.host, self.tools.identity.port),
+            origin_of(self.tools.config.cluster_name),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRequests:
+    """Answers look-ups of messages by key, and of a queue's entries."""
+
+    tools: RequestTools
+    topics: Topics
+    queues: ClientQueues
+    views: MessageViews
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {Code.QUERY_MESSAGE: self.query_message, Code.QUERY_CONSUME_QUEUE: self.query_consume_queue}
 
     def query_message(self, peer: Peer, command: Command) -> Command:
         """12: the newest messages of a topic with a key."""
@@ -123,7 +157,7 @@ class QueryRequests:
             )
         )
         views = [view for view in map(RecordView, found.records) if view.type == MESSAGE & 0xFF]
-        shown = [body for view in views if (body := self._shown(view)) is not None]
+        shown = [body for view in views if (body := self.views.shown(view)) is not None]
         self.tools.metrics.messages_out.value += len(shown)
         remarks = []
         if found.unreadable:
@@ -165,23 +199,6 @@ class QueryRequests:
         }
         return command.reply(body=msgspec.json.encode(body))
 
-    def _shown(self, view: RecordView) -> bytes | None:
-        """The message in RocketMQ's layout, from its first queue; None for one that is hidden or has expired."""
-        dispatch = view.dispatch()
-        if not dispatch:
-            return None
-        queue_id, offset = dispatch[0]
-        if self.visible.hidden(queue_id) or offset < self.tools.store.reading.bounds(queue_id)[0]:
-            return None
-        owner = self.topics.owner(queue_id)
-        return stored_message(
-            view,
-            owner[1] if owner is not None else 0,
-            offset,
-            ipv4_host(self.tools.identity.host, self.tools.identity.port),
-            origin_of(self.tools.config.cluster_name),
-        )
-
 
 def _entry(view: RecordView) -> dict[str, Any]:
     tag = (header_of(view).tag_hash ^ _SIGN) - _SIGN  # the hash is a signed number there
@@ -213,6 +230,37 @@ class _Pull:
     wait_ms: int
 
 
+class PullingGroups(Protocol):
+    """What a pull needs of the consumer groups."""
+
+    clients: Clients
+    traffic: GroupTraffic
+
+    def configuration(self, group: str, /) -> GroupConfig:
+        """The configuration of a group. Refused: its name is not valid, or there is no room for it."""
+        ...
+
+    def require_pull(self, group: str, topic: str, /) -> None:
+        """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue."""
+        ...
+
+    def commit(self, peer: Peer, group: str, topic: str, index: int, offset: int, /) -> None:
+        """Commit the offset in a pull, which is not answered."""
+        ...
+
+
+class ReadableQueues(Protocol):
+    """Queues as RocketMQ's clients name them."""
+
+    def find(self, topic: str, index: int, /) -> int | None:
+        """Store queue id; None for one without a message so far. Refused, for some who know that there is none."""
+        ...
+
+    def require_readable(self, topic: str, /) -> None:
+        """Refused(NO_PERMISSION) when a parent topic may not be read."""
+        ...
+
+
 class ReplyTopics(Protocol):
     """The topics that consumers answer requests of MQTT clients through."""
 
@@ -228,8 +276,8 @@ class RocketmqPullRequests:
     """Messages for RocketMQ's consumers."""
 
     tools: RequestTools
-    queues: ClientQueues
-    groups: ConsumerGroups
+    queues: ReadableQueues
+    groups: PullingGroups
     long_polls: LongPolls
     unpacker: Unpacker
     replies: ReplyTopics
@@ -245,8 +293,8 @@ class RocketmqPullRequests:
         self.queues.require_readable(request.topic)
         queue_id = self.queues.find(request.topic, request.index)
         if not is_light(request.topic):
-            self._check_group(self.groups.groups.ensure_if_room(request.group))
-        self.groups.groups.require_pull(request.group, request.topic)
+            self._check_group(self.groups.configuration(request.group))
+        self.groups.require_pull(request.group, request.topic)
         self._commit(peer, command, request)
 
         def attempt(last: bool) -> bool:
@@ -315,14 +363,15 @@ class RocketmqPullRequests:
         return selection(expression, kind)
 
     def _commit(self, peer: Peer, command: Command, request: _Pull) -> None:
-        if _commits(command) and self.groups.fence.allows(peer, request.group, request.topic, request.index):
+        if _commits(command):
             offset = number(command.fields, "commitOffset", -1)
-            self.groups.commits.add(request.group, request.topic, request.index, offset)
+            self.groups.commit(peer, request.group, request.topic, request.index, offset)
 
     def _attempt(self, command: Command, request: _Pull) -> Command:
         queue_id = self.queues.find(request.topic, request.index)
         if queue_id is None:
-            return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+            outcome = self._outcome(None, request)
+            return _reply(command, outcome.code, outcome.remark, outcome.next_offset, 0, 0)
         try:
             found = self.tools.store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
         except UnreadableOffsets as error:
@@ -343,7 +392,7 @@ class RocketmqPullRequests:
             self.groups.traffic.gave(request.group, request.topic, self.tools.clock.now_ms(), count, len(body))
         return reply
 
-    def _outcome(self, found: ReadResult | UnreadableOffsets, request: _Pull) -> PullOutcome:
+    def _outcome(self, found: ReadResult | UnreadableOffsets | None, request: _Pull) -> PullOutcome:
         return pull_outcome(found, request.offset, is_sure=self.tools.is_sure)
 
     def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[bytes, int, int]:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.groups.groups import GroupClient
     from broker.requests import RequestTools
-    from broker.rocketmq.pull import QueryRequests
+    from broker.rocketmq.pull import MessageViews
     from broker.topics.topics import Topics
 
 ANSWER_TIMEOUT_MS = 10_000
@@ -55,7 +55,7 @@ class RelayRequests:
     tools: RequestTools
     topics: Topics
     groups: ConsumerGroups
-    messages: QueryRequests
+    messages: MessageViews
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

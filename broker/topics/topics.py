@@ -213,6 +213,11 @@ _decode = msgspec.json.Decoder(TopicSettings).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def settings_in(value: bytes) -> TopicSettings:
+    """The settings in a value of TOPIC."""
+    return _decode(value)
+
+
 def queue_name(topic: str, index: int) -> bytes:
     """Store name of queue `index` of a parent topic."""
     return topic.encode() + b"\x00" + str(index).encode()
@@ -338,6 +343,12 @@ def is_light(topic: str) -> bool:
     return topic.startswith(_LIGHT)
 
 
+def require_readable(config: TopicSettings) -> None:
+    """Refused(NO_PERMISSION) when a topic may not be read."""
+    if not config.permission & PERMISSION_READ:
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{config.name}] pulling message is forbidden")
+
+
 class ClientQueues:
     """Queues as RocketMQ's clients name them."""
 
@@ -362,8 +373,8 @@ class ClientQueues:
 
     def require_readable(self, topic: str) -> None:
         """Refused(NO_PERMISSION) when a parent topic may not be read."""
-        if not is_light(topic) and not self._topics.require(topic).permission & PERMISSION_READ:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+        if not is_light(topic):
+            require_readable(self._topics.require(topic))
 
 
 class VisibleQueues:

@@ -23,10 +23,11 @@ DAMAGE = UnreadableOffsets(CorruptLog(Path("log"), 0, "torn"), 1, 5, 9)
         (ReadResult(OFFSET_TOO_LARGE, 5, 3, 2, 3), (Code.PULL_OFFSET_MOVED, 3), (Code.PULL_NOT_FOUND, 5)),
         (ReadResult(OFFSET_TOO_SMALL, 8, 9, 8, 20, [RECORD]), (Code.PULL_OFFSET_MOVED, 8), (Code.PULL_NOT_FOUND, 5)),
         (DAMAGE, (Code.PULL_OFFSET_MOVED, 9), (Code.PULL_NOT_FOUND, 5)),
+        (None, (Code.PULL_NOT_FOUND, 0), (Code.PULL_NOT_FOUND, 5)),
     ],
 )
 def test_only_who_is_sure_moves_a_reader(
-    found: ReadResult | UnreadableOffsets, sure: tuple[int, int], unsure: tuple[int, int]
+    found: ReadResult | UnreadableOffsets | None, sure: tuple[int, int], unsure: tuple[int, int]
 ) -> None:
     """A reader at 5, by the code of the answer and where it continues."""
     outcomes = [pull_outcome(found, 5, is_sure=is_sure) for is_sure in (True, False)]
