@@ -132,8 +132,8 @@ class ReplicationConfig:
     """Bytes of the master's log that may wait for its replicas; beyond it messages are refused with SYSTEM_BUSY, before
     anything of them is stored, until the replicas have caught up."""
     replica_reads: bool = True
-    """While this broker is a replica, serve confirmed records to Spark jobs with `readFrom` = `replica` or `nearest`.
-    With false they read from the master."""
+    """While this broker is a replica, serve confirmed records to Spark jobs with `readFrom` = `replica` or `nearest`,
+    and to RocketMQ's clients that pull from it. With false all read from the master."""
     learner: bool = False
     """Take the log over without ever being in sync or master: for a copy far away."""
     priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)

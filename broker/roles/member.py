@@ -140,9 +140,14 @@ class MemberLog:
         self._watch(store)
         return store
 
-    def keep_up(self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]]) -> None:
-        """Begin the upkeep of a replica's store; `damaged` is awaited each time more of it turns out to be."""
-        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store, damaged))
+    def keep_up(
+        self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]], before: Callable[[], None]
+    ) -> None:
+        """Begin the upkeep of a replica's store; `damaged` is awaited each time more of it turns out to be.
+
+        `before` is called at the beginning of every round.
+        """
+        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store, damaged, before))
 
     async def rest(self) -> None:
         """End the upkeep; the log stays open."""
@@ -177,12 +182,14 @@ class MemberLog:
 
         store.when_confirmed(NEVER, failed)
 
-    async def _maintain(self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]]) -> None:
+    async def _maintain(
+        self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]], each_round: Callable[[], None]
+    ) -> None:
         interval_s = self._config.maintain_interval_ms / 1_000
         known = store.replica.sound_end if store.quarantined else UNLIMITED
         while True:
             await asyncio.sleep(interval_s)
-            await upkeep(store, self._clock.now_ms(), interval_s, self._log)
+            await upkeep(store, self._clock.now_ms(), interval_s, self._log, each_round)
             before, known = known, store.replica.sound_end if store.quarantined else UNLIMITED
             if known < before:
                 await damaged(store)
@@ -253,6 +260,7 @@ class GroupMember:
         await self._open_replica()
         await self.replicas.start(self.config.host, self.config.replication.port)
         port = await self.clients.start()
+        self._reads.tell_address(self.clients.host, port)
         self.manager.start()
         return port
 
@@ -441,7 +449,7 @@ class GroupMember:
         if store.quarantined:
             self.manager.lost_something()
         self._reads.open(store)
-        self._data.keep_up(store, self._found_damage)
+        self._data.keep_up(store, self._found_damage, self._reads.maintain)
 
     async def _found_damage(self, store: LogStore) -> None:
         """Leave the replicas in sync; the next role cuts the damage off and takes the master's bytes again."""

@@ -1,9 +1,12 @@
 """What a replica serves: ranges of confirmed records, for readers that ask a replica for them by queue and offset.
 
     MULTI_PULL, RANGE_PULL, FILTERED_PULL, RECORDS_AT     as at the master, by the same code, rights and limits
+    what consumers of RocketMQ ask                        see `replica_pulls`
 
-A request says in a field that a replica may answer it; without that it is refused as any other is, since its sender
-takes this broker for the master and would take an offset that is not known here for one that is lost. A replica learns
+A request of the first kind says in a field that a replica may answer it; without that it is refused as any other is,
+since its sender takes this broker for the master and would take an offset that is not known here for one that is lost.
+RocketMQ's clients find replicas in their routes and have no such field; their answers say nothing that only a master
+can know. A replica learns
 the confirm position from its master, with the bytes that follow or a heartbeat (`stream_heartbeat_ms`), so it may know
 less than the master and never more: an offset that it does not show yet is answered like one behind the end. Bounds of
 queues are not answered here: what a reader plans comes from the master alone.
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from broker.metrics import BrokerMetrics
 from broker.reading.pull import PullRequests
 from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
+from broker.roles.replica_pulls import ReplicaPulls
 from remoting.access.rights import of_topic
 from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import LocalMisuse
@@ -71,6 +75,14 @@ class ReplicaReads:
         self._config, self._clock, self._log, self._authorizer = config, clock, log, authorizer
         self._metrics = BrokerMetrics(registry)
         self._handlers: dict[int, Handler] = {}
+        self._pulls: ReplicaPulls | None = None
+        self._host, self._port = "127.0.0.1", 0
+
+    def tell_address(self, host: str, port: int) -> None:
+        """Where clients reach this broker; messages name it as the host that they are stored at."""
+        self._host, self._port = host, port
+        if self._pulls is not None:
+            self._pulls.identity.host, self._pulls.identity.port = host, port
 
     def open(self, store: LogStore) -> None:
         """Answer from this log from now on; nothing is answered where `replica_reads` is off."""
@@ -83,16 +95,24 @@ class ReplicaReads:
         tools = RequestTools(
             self._config, store, self._clock, self._metrics, self._log, self._authorizer, answers, identity
         )
-        self._handlers = PullRequests(tools, visible=ReplicaQueues(store)).handlers()
+        visible = ReplicaQueues(store)
+        self._handlers = PullRequests(tools, visible=visible).handlers()
+        self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls)
+        self.tell_address(self._host, self._port)
 
     def close(self) -> None:
         """Answer nothing: the log is about to be closed."""
-        self._handlers = {}
+        self._handlers, self._pulls = {}, None
+
+    def maintain(self) -> None:
+        """Forget who was silent for long."""
+        if self._pulls is not None:
+            self._pulls.maintain(self._clock.now_ms())
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request that a replica may answer; None for any other."""
-        if FROM_REPLICA_FIELD not in command.fields:
-            return None
-        handler = self._handlers.get(command.code)
+        handler = self._handlers.get(command.code) if FROM_REPLICA_FIELD in command.fields else None
+        if handler is None and self._pulls is not None:
+            handler = self._pulls.handlers.get(command.code)
         self.served += handler is not None
         return handler

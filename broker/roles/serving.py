@@ -11,7 +11,7 @@ port: same handlers, access checks, TLS and limits, one count of connections.
 `RoleGate` is the one handler behind the port of a member:
 
     master   the table of `broker.router`, appends only while enough replicas are in sync
-    replica  `reads`: ranges of confirmed records, for requests that a replica may answer. Everything else: NOT_MASTER
+    replica  `reads`: confirmed records, for requests that a replica may answer. Everything else: NOT_MASTER
              with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, and the same fields
     fenced   the same without an address; also a master after a pause, until it is known to be the master still
     leaving  a master that stops, until it has handed over: new requests wait, and get NOT_MASTER with the next address
