@@ -25,12 +25,12 @@ from broker.groups.groups import (
     GroupConfig,
     GroupOffsets,
     Groups,
-    GroupTraffic,
     OffsetGather,
     retry_topic,
 )
 from broker.groups.locks import Fence, LockRequests, QueueLocks
 from broker.groups.offset_queries import OffsetQueries
+from broker.groups.traffic import GroupTraffic
 from broker.requests import Feature, RequestTools, json_body, number, refusal_of, text
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_topic

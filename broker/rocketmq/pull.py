@@ -45,7 +45,8 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from broker.groups.groups import Clients, GroupConfig, GroupTraffic
+    from broker.groups.groups import Clients, GroupConfig
+    from broker.groups.traffic import GroupTraffic
     from broker.reading.bounds import LongPolls
     from broker.reading.pull import ShownQueues
     from broker.requests import RequestTools

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.groups.groups import DAY_MS, MILLISECONDS, MINUTE_MS, SPANS_MS
+from broker.groups.traffic import DAY_MS, MILLISECONDS, MINUTE_MS, SPANS_MS
 from broker.requests import text
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_topic
@@ -45,7 +45,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
-    from broker.groups.groups import GroupTraffic
+    from broker.groups.traffic import GroupTraffic
     from broker.requests import RequestTools
     from broker.store.log_store import LogStore
     from broker.topics.topics import ClientQueues, Topics

@@ -25,12 +25,12 @@ from broker.groups.groups import (
     GroupConfig,
     GroupOffsets,
     Groups,
-    GroupTraffic,
     configuration_in,
     require_pull,
 )
 from broker.groups.offset_queries import OffsetQueries
 from broker.groups.request_modes import RequestModes
+from broker.groups.traffic import GroupTraffic
 from broker.reading.bounds import LongPolls
 from broker.requests import BrokerIdentity, RequestTools
 from broker.rocketmq.pull import MessageViews, RocketmqPullRequests
@@ -128,7 +128,7 @@ class NoReplies:
         """Do nothing: the master of this group will, when a consumer asks it."""
 
     def when_found(self, then: Callable[[], None]) -> None:
-        """Call `then`."""
+        """Call `then` at once: no topic is on its way to the controllers from here."""
         then()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from broker.groups.groups import BUCKETS, DAY_MS, HOUR_MS, MINUTE_MS, Clients, GroupClient, GroupTraffic, TrafficCount
+from broker.groups.groups import Clients, GroupClient
+from broker.groups.traffic import BUCKETS, DAY_MS, HOUR_MS, MINUTE_MS, GroupTraffic, TrafficCount
 
 
 def make() -> tuple[Clients, list[str]]:

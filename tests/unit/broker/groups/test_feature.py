@@ -211,21 +211,6 @@ async def test_a_short_heartbeat_keeps_the_subscriptions_of_the_last_full_one(ru
     assert (await connection.request(new)).fields["IS_SUB_CHANGE"] == "true"
 
 
-@pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP])
-async def test_a_new_master_shows_no_end_before_it_is_sure(running, code) -> None:
-    """Its predecessor may have shown more than is confirmed here: the answer waits, others do not."""
-    connection = running.connect()
-    running.broker.topics.table.ensure("t", 1)
-    message = Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"m")
-    await connection.request(message)
-    running.broker.tools.identity.started_position = running.store.end_position + 1
-    waiting = asyncio.create_task(ask(connection, code, timestamp=str(2**62)))
-    assert (await ask(connection, RequestCode.GET_MIN_OFFSET)).fields["offset"] == "0"
-    assert not waiting.done()
-    await connection.request(message)
-    assert (await waiting).fields["offset"] == "2"
-
-
 @pytest.mark.parametrize("place", [{"topic": "unknown", "queueId": "0"}, {"topic": "t", "queueId": "9"}])
 async def test_queues_that_do_not_exist_are_answered_like_empty_ones(running, place) -> None:
     connection = running.connect()

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from broker.groups.groups import DAY_MS
+from broker.groups.traffic import DAY_MS
 from broker.rocketmq import statistics
 from broker.rocketmq.statistics import Rates
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
