@@ -85,7 +85,7 @@ class ReplicaStream:
 
     def _received(self, frame: Frame) -> None:
         if isinstance(frame, Hello):
-            self._hello(frame)
+            self.hello(frame)
         elif isinstance(frame, Ready):
             refusal = self._streams.ready(self, frame)
             if refusal is not None:
@@ -93,11 +93,14 @@ class ReplicaStream:
         elif isinstance(frame, Leave):
             self._streams.left(self)
 
-    def _hello(self, hello: Hello) -> None:
+    def hello(self, hello: Hello) -> None:
+        """What the replica is: welcome it, refuse it, or let it wait."""
         if self.is_replica:
             raise RemoteViolation("a second hello")
         self.broker, self.access_key = hello.broker, hello.access_key
         answer = self._streams.greet(self, hello)
+        if answer is None:
+            return
         if isinstance(answer, Refusal):
             self.refuse(answer)
             return
@@ -289,13 +292,18 @@ class ReplicaStreams:
         self._log = host.log
         self._superseded = superseded
         self._lead: Leadership | None = None
+        self._early: dict[int, Hello] | None = None
+        """Number of a stream -> what it said while this broker was about to lead; None while it is not."""
         self._numbers = 0
         self._pump_due = False
         self._pieces = Pieces()
 
     def lead(self, leader: Leader, store: ServedLog) -> None:
-        """Serve replicas from this store from now on."""
-        self.step_down("a new epoch begins")
+        """Serve replicas from this store from now on, first those that wait for it."""
+        early = self._early or {}
+        if self._early is None:
+            self.step_down("a new epoch begins")
+        self._early = None
         limit = leader.limit(store.positions.kept)
         self._lead = lead = Leadership(leader, store, Epochs(store.replica.epochs), limit)
 
@@ -310,10 +318,17 @@ class ReplicaStreams:
         store.positions.on_written(written)
         store.positions.on_kept(kept)
         store.positions.limit_confirm(limit)
+        for stream in [self.open[number] for number in early if number in self.open]:
+            stream.hello(early[stream.number])
+
+    def expect(self) -> None:
+        """This broker is about to lead: replicas that ask meanwhile get their answer when it does."""
+        self.step_down("a new epoch begins")
+        self._early = {}
 
     def step_down(self, reason: str) -> None:
         """Stop serving: connections end, their state is dropped."""
-        self._lead, self.on_gone = None, _ignore
+        self._lead, self._early, self.on_gone = None, None, _ignore
         for stream in list(self.open.values()):
             stream.abort(reason)
 
@@ -341,9 +356,14 @@ class ReplicaStreams:
             oldest.abort("too many connections")
         return len(self.open) < CONNECTIONS_MAX
 
-    def greet(self, stream: ReplicaStream, hello: Hello) -> Welcome | Refusal:
-        """Who may have the log."""
+    def greet(self, stream: ReplicaStream, hello: Hello) -> Welcome | Refusal | None:
+        """Who may have the log; None while that cannot be told yet."""
         lead = self._lead
+        if lead is None and self._early is not None:
+            if stream.number in self._early:
+                raise RemoteViolation("a second hello")
+            self._early[stream.number] = hello
+            return None
         if lead is None:
             return Refusal(NOT_MASTER, 0, "this broker is not the master")
         leader = lead.leader

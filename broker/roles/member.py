@@ -344,7 +344,9 @@ class GroupMember:
         began_ms, former = self.replicas.streams.now_ms(), self._former
         self._follow_users(follow=False)
         self._refuse("", view.epoch)
+        self.gate.suspend("this broker is about to be the master")
         await self._leave_role(good_bye=False)
+        self.replicas.streams.expect()
         self._reads.close()
         self._data.close()
         store = await self._data.open("writer", view.epoch)

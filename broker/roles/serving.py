@@ -14,14 +14,15 @@ port: same handlers, access checks, TLS and limits, one count of connections.
     replica  `reads`: confirmed records, for requests that a replica may answer. Everything else: NOT_MASTER
              with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, and the same fields
     fenced   the same without an address; also a master after a pause, until it is known to be the master still
+    coming   while the log of a new master opens: requests wait and are carried out by it
     leaving  a master that stops, until it has handed over: new requests wait, and get NOT_MASTER with the next address
 
 Requests of controllers and operators are answered in every role (`always`). What waits to be confirmed when the
 master's role ends has an unknown outcome: it is answered with code 14, the master's address, and outcome=unknown
 (`giving_up`).
 Invariants: nothing is accepted that could not be acknowledged; a VIP port that cannot be opened is logged and never
-keeps the broker from starting. No connection is served in two roles: `serve` and `refuse` close all of them, and what
-was not answered by then fails at its sender like any lost connection. Loop thread only.
+keeps the broker from starting. No connection is served in two roles: all of them are closed where one begins or ends,
+and what was not answered by then fails at its sender like any lost connection. Loop thread only.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.peer import IntakeLimits
-from remoting.server.router import Access, NotOfferedNote, Router, Took
+from remoting.server.router import PROVED_ATTRIBUTE, Access, NotOfferedNote, Router, Took
 from remoting.server.server import RemotingServer
+from remoting.transport.calls import answer
 from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN, join_address
@@ -332,13 +334,13 @@ Admission = Callable[[], Refused | None]
 
 
 HELD_MAX = 4_096
-"""Requests that wait for the next master's address; one more is refused at once."""
+"""Requests that wait for a role to change; one more is refused at once."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of their bodies."""
 
 
 class HeldRequests:
-    """Requests that came while the master's role is being handed over; none of them was begun."""
+    """Requests that came while this broker ceases to be the master, or becomes it; none of them was begun."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[Peer, Command]] = []
@@ -395,6 +397,8 @@ class RoleGate:
         """Answer one request; raises what the handler raises."""
         if self._router is not None and self._may_answer():
             return self._router(peer, command)
+        if self._held is not None and self._may_wait(peer, command) and self._held.take(peer, command):
+            return None
         challenge = self._access.admit(peer, command)
         if challenge is not None:
             return challenge
@@ -406,8 +410,6 @@ class RoleGate:
         if handler is not None:
             return handler(peer, command)
         self._authorizer.authorize(peer, command, LOCATE, "")
-        if self._held is not None and self._held.take(peer, command):
-            return None
         self.refused += 1
         return self._not_master(command)
 
@@ -431,22 +433,37 @@ class RoleGate:
                 handlers[code] = _admitted(handlers[code], admission)
         self.master_address, self.master_epoch = "", epoch
         self._router = Router(self.watch(handlers), access=self._access, not_offered=self.not_offered, took=self.took)
-        self._close_peers("this broker is the master now")
+        if self._held is None:
+            self._close_peers("this broker is the master now")
+        self._release()
 
-    def suspend(self) -> None:
-        """Carry out no request any more, and leave new ones unanswered: `refuse` tells them the next master."""
+    def suspend(self, closing: str = "") -> None:
+        """Carry out no request any more, and let new ones wait for `serve`, which carries them out, or for `refuse`.
+
+        `closing`: why the present connections end, which are those of another role; without it they stay.
+        """
         self._router, self._held = None, HeldRequests()
+        if closing:
+            self._close_peers(closing)
 
     def refuse(self, master_address: str, epoch: int) -> None:
         """Answer NOT_MASTER from now on; the address is empty when the master is unknown."""
         was_serving = self._router is not None or self._held is not None
-        held, self._router, self._held = self._held, None, None
+        self._router = None
         self.master_address, self.master_epoch = master_address, epoch
-        for peer, command in held.requests if held is not None else ():
-            self.refused += 1
-            peer.send(self._not_master(command))
+        self._release()
         if was_serving:
             self._close_peers("this broker is not the master any more")
+
+    def _release(self) -> None:
+        """Answer what waits, in its order."""
+        held, self._held = self._held, None
+        for peer, command in held.requests if held is not None else ():
+            answer(self, peer, command)
+
+    def _may_wait(self, peer: Peer, command: Command) -> bool:
+        """Whether it is a request for the master, of a peer that has proved who it is or need not."""
+        return command.code not in self._always and (PROVED_ATTRIBUTE in peer.attributes or self._access.trusts(peer))
 
     def doubt(self) -> None:
         """Drop waiting requests unanswered: what they wait for may no longer be true."""

@@ -84,11 +84,15 @@ class World:
         self.streams = ReplicaStreams(host, keys={}, open_to_all=False, superseded=lambda _epoch: None)
         self.log = MemoryLog()
         if leads:
-            leader = Leader(
-                1, EPOCH, 0, SyncStateSet((1, 2), 1), Acknowledge(), LeaderSettings(pause_bytes=50),
-                cluster="c", group="g", confirm=0, now_ms=0,
-            )  # fmt: skip
-            self.streams.lead(leader, self.log)
+            self.lead()
+
+    def lead(self) -> None:
+        """Be the master from now on."""
+        leader = Leader(
+            1, EPOCH, 0, SyncStateSet((1, 2), 1), Acknowledge(), LeaderSettings(pause_bytes=50),
+            cluster="c", group="g", confirm=0, now_ms=0,
+        )  # fmt: skip
+        self.streams.lead(leader, self.log)
 
     def turn(self) -> None:
         """What was put off until the end of the turn."""
@@ -159,6 +163,39 @@ def test_a_broker_that_does_not_lead_says_so_and_closes() -> None:
     assert isinstance(answer, Refusal)
     assert answer.reason == NOT_MASTER
     assert (socket.end, world.streams.refused) == ("closed", 1)
+
+
+def test_a_broker_about_to_lead_lets_its_replicas_wait() -> None:
+    """They are welcomed in the turn in which it leads; connections from before have ended, and one that breaks the
+    rules does so then too."""
+    world = World(leads=False)
+    before = Socket(world)
+    world.streams.expect()
+    assert before.end == "aborted"
+    waiting, impatient, silent = Socket(world), Socket(world), Socket(world)
+    for socket in (waiting, impatient):
+        socket.hello()
+        assert [type(each) for each in socket.heard()] == [Greeting]
+    impatient.hello()
+    impatient.stream.ended("closed")
+    assert impatient.end == "aborted"
+    world.lead()
+    assert [type(each) for each in waiting.heard()] == [Welcome]
+    assert (waiting.end, silent.end, impatient.heard()) == ("", "", [])
+    silent.hello(3)
+    assert [type(each) for each in silent.heard()] == [Greeting, Welcome]
+
+
+def test_a_broker_that_does_not_come_to_lead_sends_them_away() -> None:
+    world = World(leads=False)
+    world.streams.expect()
+    waiting = Socket(world)
+    waiting.hello()
+    world.streams.step_down("it is a replica after all")
+    assert waiting.end == "aborted"
+    late = Socket(world)
+    late.hello()
+    assert isinstance(late.heard()[1], Refusal)
 
 
 def test_little_data_under_load_waits_for_the_end_of_a_pause() -> None:

@@ -195,6 +195,23 @@ def fail(_peer: object, _command: Command) -> Command:
     raise AssertionError("this must not be begun")
 
 
+async def test_what_comes_while_the_log_opens_is_carried_out_by_the_new_master() -> None:
+    """On the connections that came meanwhile; those of the role before have ended. A stranger waits for nothing."""
+    port = Port()
+    before = port.connect()
+    port.gate.suspend("about to be the master")
+    with pytest.raises(ConnectionLost):
+        await before.request(Command(Code.MULTI_PULL))
+    connection, stranger = port.connect(), port.connect()
+    stranger.peer.loopback = False
+    held = [asyncio.ensure_future(connection.request(Command(Code.MULTI_PULL))) for _ in range(2)]
+    assert (await stranger.request(Command(Code.MULTI_PULL))).code == 16
+    assert not any(each.done() for each in held)
+    port.serve(8)
+    assert [(await each).body for each in held] == [b"served", b"served"]
+    assert (await connection.request(Command(Code.APPEND_MANY))).body == b"served"
+
+
 @pytest.mark.parametrize(("room", "body"), [("HELD_MAX", b""), ("HELD_BYTES_MAX", b"12")])
 async def test_only_so_much_waits_for_a_hand_over(monkeypatch: pytest.MonkeyPatch, room: str, body: bytes) -> None:
     monkeypatch.setattr(f"broker.roles.serving.{room}", 1)
