@@ -8,7 +8,8 @@ A term is a master epoch. The rules are those of the controllers' core (`remotin
 the commit log itself: the epoch of its last byte and its end. A trial comes before each election and changes nothing
 anywhere. A leader that no majority has answered for `silence_ms` resigns: it raises its own term, so that it can never
 lead in the old one again. A lost connection to the leader shortens the silence to one interval; a heartbeat that
-arrives meanwhile undoes that.
+arrives meanwhile undoes that. A leader that hands over summons a member that has its whole log: that one stands at
+once, without a trial, and its call is forced: that they have a leader is no reason for voters to refuse it.
 
 `VoterAdmission`: a broker whose directory is empty, or whose log was damaged, has forgotten what it promised. It
 votes, and its copies count, once it has heard from all others that none has a log or a term (a new group), or once it
@@ -70,6 +71,8 @@ class ElectionCall:
     term: int
     trial: bool = False
     beat: bool = False
+    forced: bool = False
+    """The leader of the term before wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Elector:
             term=ask.term,
             place=place,
             trial=ask.trial,
-            forced=False,
+            forced=ask.forced and not ask.trial,
             own_term=vote.term,
             own_place=own_place,
             voted_for_another=vote.voted_for not in ("", sender),
@@ -181,6 +184,11 @@ class Elector:
             self._answers[sender] = granted.answer
             self._count(now_ms)
 
+    def summoned(self, now_ms: int, sender: str, term: int) -> None:
+        """The leader wants this member in its place."""
+        if not self.leads and sender == self.leader and term == self.vote.term:
+            self._stand(now_ms, trial=False, forced=True)
+
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def beaten(self, now_ms: int, sender: str, term: int) -> bool:
@@ -208,13 +216,13 @@ class Elector:
 
     # -- within --------------------------------------------------------------------------------------------------------
 
-    def _stand(self, now_ms: int, *, trial: bool) -> None:
+    def _stand(self, now_ms: int, *, trial: bool, forced: bool = False) -> None:
         self._wait(now_ms, 2 * self._interval_ms())
         if not trial:
             self.vote, self.leader, self._stood_ms = OwnVote(self.vote.term + 1, self.own), "", now_ms
         self.phase = ElectionPhase.TRIAL if trial else ElectionPhase.CANDIDATE
         self._answers = {self.own: VoteAnswer.ACCEPT}
-        self.outbox.append(ElectionCall(self.vote.term + trial, trial=trial))
+        self.outbox.append(ElectionCall(self.vote.term + trial, trial=trial, forced=forced))
         self._count(now_ms)
 
     def _count(self, now_ms: int) -> None:

@@ -87,18 +87,22 @@ class ElectionLines:
                 f"{members.text}: replication.members must be the same text on all of them; restart the wrong one",
             )
 
-    def ask(self, kind: QuestionKind, call: ElectionCall, place: Place, addresses: tuple[str, str]) -> None:
-        """Ask all others; `addresses` of this broker, for clients and for replicas, go with a leader's heartbeat."""
+    def ask(
+        self, kind: QuestionKind, call: ElectionCall, place: Place, addresses: tuple[str, str], *, only: str = ""
+    ) -> None:
+        """Ask all others, or `only` one; `addresses` of this broker, for clients and for replicas, go with a leader's
+        heartbeat."""
         config = self._config
         address, ha_address = addresses if kind is QuestionKind.BEAT else ("", "")
         question = Question(
             cluster=config.cluster_name, group=config.broker_name, members=self._members.text,
             sender=self._members.own, kind=kind, term=call.term, place=place,
-            asked_ms=clock.monotonic_ns() // 1_000_000, trial=call.trial, address=address, ha_address=ha_address,
+            asked_ms=clock.monotonic_ns() // 1_000_000, trial=call.trial, forced=call.forced,
+            address=address, ha_address=ha_address,
         )  # fmt: skip
         body = encode_body(question)
         for name, line in self._lines.items():
-            if line.up:
+            if line.up and only in ("", name):
                 command = Command(RequestCode.ELECTION, body=body)
                 answered = partial(self._received, name, kind, call)
                 try:

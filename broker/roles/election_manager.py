@@ -14,6 +14,7 @@ differ never vote for each other. Loop rule: all on the loop's thread; writing t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.02
 """How often the clock is looked at."""
+SUMMON_PAUSE_S = 0.05
+"""A leader that hands over summons its successor again after this time."""
 
 
 class ElectionManager:
@@ -148,7 +151,27 @@ class ElectionManager:
         raise LocalMisuse(f"the members {sorted(members)} of set {set_epoch} in epoch {epoch}: the members are fixed")
 
     async def hand_over(self) -> None:
-        """A member that stops resigns: the others elect another one."""
+        """Let another member lead before this one stops, as `transfer`; from now on no role is taken."""
+        changing = self._tasks[0]
+        changing.cancel()
+        await asyncio.gather(changing, return_exceptions=True)
+        await self.transfer()
+
+    async def transfer(self, to: int | None = None) -> None:
+        """Let another member lead, the one with id `to` if one is given; `steps.view` names it when this returns.
+
+        Returns when that member, or another one, leads: the caller sets the limit. Nothing may be appended meanwhile,
+        or no member ever has everything.
+        """
+        self._seat.taken.clear()
+        while not self._seat.taken.is_set():
+            able = [each for each in self._seat.successors() if to in (None, each)]
+            if self.elector.leads and able:
+                name = self.members.names[able[0] - 1]
+                self._ask(QuestionKind.SUMMON, ElectionCall(self.elector.vote.term), only=name)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SUMMON_PAUSE_S):
+                    await self._seat.taken.wait()
 
     async def knows_leader(self) -> bool:
         """Whether the leading controller is known, which holds the users; where there are controllers."""
@@ -200,8 +223,11 @@ class ElectionManager:
             self.admission.reported(question.sender, question.term, question.place, votes=votes)
         granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
         if question.kind is QuestionKind.VOTE and self.admission.admitted:
-            ask = ElectionCall(question.term, trial=question.trial)
+            ask = ElectionCall(question.term, trial=question.trial, forced=question.forced)
             granted = elector.asked(now_ms, question.sender, ask, question.place, place)
+        elif question.kind is QuestionKind.SUMMON and self.admission.admitted and self._seat.is_sound():
+            elector.summoned(now_ms, question.sender, question.term)
+            granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
         elif question.kind is QuestionKind.BEAT:
             if elector.beaten(now_ms, question.sender, question.term):
                 self._leader_addresses = question.address, question.ha_address
@@ -228,8 +254,8 @@ class ElectionManager:
             elector.answered(now_ms, name, call, VoteReply(reply.term, reply.answer))
         self._settle()
 
-    def _ask(self, kind: QuestionKind, call: ElectionCall) -> None:
-        self.lines.ask(kind, call, self._seat.place(), self._addresses())
+    def _ask(self, kind: QuestionKind, call: ElectionCall, *, only: str = "") -> None:
+        self.lines.ask(kind, call, self._seat.place(), self._addresses(), only=only)
 
     def _lost(self, name: str) -> None:
         self.elector.lost(_now_ms(), name)
@@ -311,6 +337,7 @@ class ElectionManager:
         if elector.leads:
             view = KnownGroup(term, self.members.own_id, *self._addresses(), ids)
         elif elector.leader:
+            self._seat.taken.set()  # whoever waits for this comes before the role that follows
             view = KnownGroup(term, self.members.id_of(elector.leader), *self._leader_addresses, ids)
         elif term > self.steps.epoch and elector.vote.voted_for != self.members.own:
             view = KnownGroup(term, None, members=ids)

@@ -6,10 +6,12 @@ loop. Loop thread only.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from broker.replication.ha_client import HaClient
+    from broker.replication.leader import Leader
     from broker.store.log_store import LogStore
 
 
@@ -36,6 +38,10 @@ class SeatedMember(Protocol):
     def client(self) -> HaClient | None:
         """The stream from the master."""
 
+    @property
+    def leader(self) -> Leader | None:
+        """Who has how much of the log, at the master."""
+
     def log_state(self) -> WrittenState:
         """How the log stands, also while it is closed between two roles."""
         ...
@@ -47,6 +53,8 @@ class ElectionSeat:
     def __init__(self, member: SeatedMember) -> None:
         self.counted = True
         """Whether what is copied here counts for the majority."""
+        self.taken = asyncio.Event()
+        """Another member leads."""
         self._member = member
 
     def place(self) -> tuple[int, int]:
@@ -60,6 +68,14 @@ class ElectionSeat:
         if client is None or store is None or not client.following.connected or client.following.epoch != epoch:
             return -1
         return store.positions.kept
+
+    def successors(self) -> list[int]:
+        """Broker ids of those that have all of this master's log on their disks, and count for the majority."""
+        leader, store = self._member.leader, self._member.store
+        if leader is None or store is None:
+            return []
+        end = store.end_position
+        return [each.broker for each in leader.replicas() if each.acknowledged >= end and not each.is_learner]
 
     def is_sound(self) -> bool:
         """Whether no damage of the log is known."""

@@ -25,6 +25,7 @@ from broker.metrics import watch_store
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
+from broker.replication.leader import Leader
 from broker.roles.election_manager import ElectionManager
 from broker.roles.election_members import MODE as ELECTS_ITSELF
 from broker.roles.election_seat import ElectionSeat
@@ -476,6 +477,11 @@ class GroupMember:
     def broker(self) -> BrokerParts | None:
         """What answers requests now."""
         return self.serving.broker if self.serving is not None else None
+
+    @property
+    def leader(self) -> Leader | None:
+        """Who has how much of the log, at the master."""
+        return self.master.leader if self.master is not None else None
 
     @property
     def replication_port(self) -> int:

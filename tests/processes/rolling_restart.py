@@ -178,12 +178,14 @@ def restart(group: BrokerGroup, part: Process, sources: Sequence[Source]) -> dic
     }
 
 
-def measure(directory: Path, *, controllers: int, brokers: int, rate: float, rounds: int = 1) -> dict[str, Any]:
+def measure(
+    directory: Path, *, controllers: int, brokers: int, rate: float, rounds: int = 1, mode: str = "controller"
+) -> dict[str, Any]:
     """Restart everything `rounds` times; the figures. Raises AssertionError for what was lost or out of order.
 
-    `rate`: messages per second, half of them MQTT.
+    `rate`: messages per second, half of them MQTT. `mode`: who chooses the master, as in `BrokerGroup`.
     """
-    group = BrokerGroup(directory, controllers=controllers, brokers=brokers, in_sync_min=2)
+    group = BrokerGroup(directory, controllers=controllers, brokers=brokers, in_sync_min=2, mode=mode)
     second = Process(directory / "proxy-2", ["proxy", "--controllers", group.addresses], "mqtt")
     try:
         create_topic(_started(group, second))
@@ -269,10 +271,13 @@ def main() -> None:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--rate", type=float, default=1_000.0, help="messages per second, half of them MQTT")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--mode", choices=("controller", "dledger"), default="controller", help="who chooses the master"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rolling-") as directory:
         found = measure(Path(directory), controllers=options.controllers, brokers=options.brokers,
-                        rate=options.rate, rounds=options.rounds)  # fmt: skip
+                        rate=options.rate, rounds=options.rounds, mode=options.mode)  # fmt: skip
     for each in found.pop("restarts"):
         print(json.dumps(each))
     print(json.dumps(found))

@@ -25,6 +25,8 @@ class QuestionKind(Enum):
     """The sender leads in this term; the answer proves that it still does."""
     JOIN = "join"
     """The sender may not vote yet and asks how far the others are."""
+    SUMMON = "summon"
+    """The sender leads in this term and wants the asked member in its place."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +44,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sender's clock; the answer repeats it."""
     trial: bool = False
     """Would you vote in this term, which has not begun?"""
+    forced: bool = False
+    """The leader of the term before has summoned the sender: that there is a leader is no reason against it."""
     address: str = ""
     """Of a leader: where clients reach it."""
     ha_address: str = ""

@@ -180,7 +180,10 @@ class Broker(Node):
         if self.log.confirm < self.log.end and left_ms > 0 and "hands-over-at-once" not in self.flags:
             self.after(1, self._settle_down, leading, left_ms - 1)
         else:
-            self.asking.ask(Leave(self.ident), lambda _code, _view: self._end(self.boot))
+            self._ask_for_another(leading)
+
+    def _ask_for_another(self, leading: Leading) -> None:
+        self.asking.ask(Leave(self.ident), lambda _code, _view: self._end(self.boot))
 
     def _end(self, boot: int) -> None:
         if self.is_up and boot == self.boot:

@@ -144,7 +144,7 @@ class ElectingBroker(Broker):
     def question(self, sender: ElectingBroker, kind: str, ask: ElectionCall, place: Place, answer: Any) -> None:
         """One of another member."""
         now_ms, elector, own_place = int(self.world.now), self.elector, self.place()
-        if "vote-ignores-place" in self.flags:
+        if "vote-ignores-place" in self.flags or (ask.forced and "forced-votes-ignore-place" in self.flags):
             own_place = (0, 0)
         if not ask.trial:
             self.admission.reported(sender.name, ask.term, place, votes=kind != "join")
@@ -153,6 +153,8 @@ class ElectingBroker(Broker):
             granted = elector.asked(now_ms, sender.name, ask, place, own_place)
             if "two-votes" in self.flags:
                 elector.vote = OwnVote(elector.vote.term)
+        elif kind == "summon" and self.admission.admitted and self.may_stand:
+            elector.summoned(now_ms, sender.name, ask.term)
         elif kind == "beat":
             if elector.beaten(now_ms, sender.name, ask.term):
                 self._catch_up(sender, ask.term, place[1])
@@ -224,9 +226,23 @@ class ElectingBroker(Broker):
             if ask.term >= elector.vote.term:
                 self._ask_all("beat" if ask.beat else "vote", ask)
 
+    def _ask_for_another(self, leading: Leading) -> None:
+        """Summon one that has everything, again and again until another one leads."""
+        if self.elector.leader not in ("", self.name):
+            self._end(self.boot)
+            return
+        able = [each.broker for each in leading.core.replicas() if each.acknowledged >= self.log.end]
+        if "summons-the-last" in self.flags:
+            able = [each.broker for each in sorted(leading.core.replicas(), key=lambda each: each.acknowledged)]
+        if able and self.leads:
+            call, answer = ElectionCall(self.elector.vote.term), lambda *_answer: None
+            other = self.cluster.controllers.brokers[able[0] - 1]
+            self.cluster.network.send(self.name, other, other.question, self, "summon", call, self.place(), answer)
+        self.after(self.cluster.pace.tick_ms / 4, self._ask_for_another, leading)
+
     def _take_role(self, role: tuple[int, str]) -> None:
         term, leader = role
-        if role != self._role:
+        if role != self._role or self.is_leaving:
             return  # overtaken by a newer one
         if leader == self.name:
             self._lead(term)

@@ -59,7 +59,7 @@ class Faults:
     def begin(self) -> None:
         """Begin to inject faults."""
         self._next()
-        if self._controllers.nodes and self._orderly.random() < ORDERLY_SHARE:
+        if self._orderly.random() < ORDERLY_SHARE:
             self._stop_in_order()
 
     def end(self) -> None:

@@ -225,6 +225,7 @@ def _electing(flag: str) -> Build:
 
 RARE: dict[str, int] = {
     "expand-without-epoch-start": 1_010,
+    "forced-votes-ignore-place": 120,
 }
 """Where the search for a bug begins that few seeds show."""
 
@@ -257,6 +258,7 @@ PLANTS: dict[str, Build] = {
     "hands-over-to-anybody": Build(frozenset({"hands-over-to-anybody"})),
     "vote-forgotten": _electing("vote-forgotten"),
     "vote-ignores-place": _electing("vote-ignores-place"),
+    "forced-votes-ignore-place": Build(frozenset({"forced-votes-ignore-place", "summons-the-last"}), elects=True),
     "two-votes-a-term": _electing("two-votes"),
     "wiped-brokers-vote": _electing("wiped-votes"),
     "counts-less-than-a-majority": Build(majority=CountsTooFew, elects=True),

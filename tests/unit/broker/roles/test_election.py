@@ -236,3 +236,34 @@ def test_a_member_that_lost_something_begins_again() -> None:
     one.forget()
     assert not one.admitted
     assert not one.catches_up(4, 0, 0)
+
+
+def test_who_is_summoned_stands_at_once_and_gets_votes_although_there_is_a_leader() -> None:
+    """Only by the leader of its term; a voter judges the log of the candidate as ever, and the leader votes too."""
+    follower, former = member("a"), leader("b")
+    follower.beaten(200, "b", 1)
+    follower.summoned(210, "c", 1)
+    follower.summoned(210, "b", 0)
+    assert follower.outbox == []
+    follower.summoned(210, "b", 1)
+    assert follower.outbox == [ElectionCall(2, forced=True)]
+    assert (follower.phase, follower.vote) == (ElectionPhase.CANDIDATE, OwnVote(2, "a"))
+    plain = former.asked(210, "a", ElectionCall(2), AT, AT)
+    assert plain.answer is VoteAnswer.REJECT_ALREADY_HAS_LEADER
+    behind = former.asked(210, "a", follower.outbox[0], (3, 499), AT)
+    assert behind.answer is VoteAnswer.REJECT_SMALL_LEDGER_END_INDEX
+    assert former.leads
+    granted = former.asked(210, "a", follower.outbox[0], AT, AT)
+    assert (granted.answer, former.leads, former.vote) == (VoteAnswer.ACCEPT, False, OwnVote(2, "a"))
+    follower.answered(215, "b", follower.outbox[0], granted)
+    assert follower.leads
+
+
+def test_no_trial_is_forced_and_no_leader_is_summoned() -> None:
+    voter = member("a")
+    voter.beaten(200, "b", 1)
+    asked = voter.asked(210, "c", ElectionCall(2, trial=True, forced=True), AT, AT)
+    assert asked.answer is VoteAnswer.REJECT_ALREADY_HAS_LEADER
+    one = leader("b")
+    one.summoned(210, "b", 1)
+    assert one.leads

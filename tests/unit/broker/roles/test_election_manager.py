@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ class Member:
         self.directory, self.end = directory, end
         self.written = 3
         self.fences: list[int] = []
+        self.taken = asyncio.Event()
         self.counted: list[bool] = []
         self.epoch, self.confirm = 3, 0
         self.config = BrokerConfig(
@@ -110,6 +112,15 @@ async def test_a_heartbeat_makes_its_sender_the_master(tmp_path: Path) -> None:
     assert (role.is_master, role.view.epoch, role.view.master, role.view.ha_address) == (False, 6, 1, "a:2")
     assert member.ask(QuestionKind.BEAT, 5, sender="n3").term == 6
     assert not member.manager.majority(6).still_leads()
+
+
+async def test_a_member_that_is_summoned_writes_its_vote_before_it_asks(tmp_path: Path) -> None:
+    member = await admitted(tmp_path)
+    member.ask(QuestionKind.BEAT, 6)
+    assert member.ask(QuestionKind.SUMMON, 6).term == 7
+    assert member.vote() == (7, "n2")
+    empty = Member(tmp_path / "empty")
+    assert empty.ask(QuestionKind.SUMMON, 6).term == 0
 
 
 async def test_an_empty_member_votes_only_once_it_has_copied_what_there_was(tmp_path: Path) -> None:
