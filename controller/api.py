@@ -26,6 +26,7 @@ from controller.control_plane.control_plane import ControlPlane
 from controller.control_plane.controller_api import update_configuration, watch
 from controller.name_server import state
 from controller.name_server.name_server import NameServer
+from controller.name_server.smallest_ids import SmallestIds
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
@@ -254,6 +255,7 @@ class _BrokerApi:
         self._name_server = name_server
         self._plane = plane
         self._replicas = plane.masters.replicas if plane is not None else state.no_replicas
+        self._smallest = SmallestIds(name_server)
 
     def register(self, peer: Peer, command: Command) -> Command:
         crc32 = number(command, "bodyCrc32", 0)
@@ -369,11 +371,13 @@ class _BrokerApi:
         if keys is None:
             watched = keys = set()
             peer.attributes[REGISTERED_ATTRIBUTE] = watched
-            peer.on_close(lambda _reason: self._connection_lost(watched))
+            peer.on_close(lambda _reason: self._connection_lost(watched, peer))
         keys.add(key)
+        self._smallest.reachable(key, peer)
 
-    def _connection_lost(self, keys: set[state.BrokerKey]) -> None:
+    def _connection_lost(self, keys: set[state.BrokerKey], peer: Peer) -> None:
         for key in keys:
+            self._smallest.lost(key, peer)
             self._name_server.connection_lost(key)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeGuard
 
 import msgspec
 
@@ -172,6 +173,7 @@ class NameServer:
         self.persister = Persister(self.state, file, config.persist_pause_ms)
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []
+        self._member_listeners: list[Callable[[str], None]] = []
         self._log = get_logger("controller")
         for group in self.metadata.groups.values():
             for member in group.members.values():
@@ -189,6 +191,10 @@ class NameServer:
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call `callback()` after every change of the state."""
         self._listeners.append(callback)
+
+    def on_members(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(broker_name)` after every change of the brokers that are alive in a group."""
+        self._member_listeners.append(callback)
 
     def apply(self, change: state.Change) -> list[state.Event]:
         """Carry out a change; `Refused` with the reason when it cannot be."""
@@ -211,6 +217,9 @@ class NameServer:
                     address=event.address,
                     reason=event.reason,
                 )
+        for name in dict.fromkeys(each.broker_name for each in events if _changes_members(each)):
+            for tell in self._member_listeners:
+                tell(name)
         return events
 
     def register(self, command: state.RegisterBroker, timeout_ms: int | None) -> None:
@@ -239,3 +248,7 @@ class NameServer:
     def topic_route(self, topic: str) -> TopicRoute | None:
         """Where the queues of a topic are."""
         return state.topic_route(self.metadata, topic, self.config.template_queue_count)
+
+
+def _changes_members(event: state.Event) -> TypeGuard[state.Registered | state.MemberLeft]:
+    return isinstance(event, state.MemberLeft) or (isinstance(event, state.Registered) and event.first)
