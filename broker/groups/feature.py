@@ -29,6 +29,7 @@ from broker.groups.groups import (
     retry_topic,
 )
 from broker.groups.locks import Fence, LockRequests, QueueLocks
+from broker.groups.merging import OffsetMerge
 from broker.groups.offset_queries import OffsetQueries
 from broker.groups.traffic import GroupTraffic
 from broker.requests import Feature, RequestTools, json_body, number, refusal_of, text
@@ -237,9 +238,13 @@ class ConsumerGroups(Feature):
         self.clients = Clients(expiry_ms=tools.config.client_expiry_s * 1_000, on_group_changed=self._changed)
         self.traffic = GroupTraffic()
         self._config = tools.config
+        self.merge = OffsetMerge(
+            tools, groups=self.groups, queues=topics.queues, offsets=self.offsets, commits=self.commits
+        )
         self._locks = QueueLocks(tools.store, tools.identity.started_ms)
         self.fence = Fence(tools, self._locks, self.clients)
         self._requests = (
+            self.merge,
             ClientRequests(tools, groups=self.groups, clients=self.clients),
             LockRequests(tools, groups=self.groups, queues=topics.queues, locks=self._locks),
             OffsetQueries(tools, queues=topics.queues, offsets=self.commits),
