@@ -1,0 +1,111 @@
+"""The journal of commits: what was acknowledged is there again, whatever the process or the disk did."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.acting import journal as journal_module
+from broker.acting.journal import FILE_NAME, CommitJournal, decode_lines, encode_line
+from remoting.protocol.errors import Refused
+from runtime.logs import get_logger
+
+KEY = ("g", "t", 0)
+OTHER = ("g", "t", 1)
+
+
+def opened(directory: Path) -> CommitJournal:
+    return CommitJournal(directory, get_logger("test"))
+
+
+async def commit(journal: CommitJournal, *commits: tuple[tuple[str, str, int], int]) -> None:
+    """Returns when all are on the disk. Raises what kept one from it."""
+    futures = []
+    for key, offset in commits:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None, future: asyncio.Future[None] = future) -> None:
+            future.set_result(None) if error is None else future.set_exception(error)
+
+        journal.add(key, offset, done)
+        futures.append(future)
+    await asyncio.gather(*futures)
+
+
+async def test_the_largest_offset_is_there_after_a_restart(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    await commit(journal, (KEY, 7), (OTHER, 1), (KEY, 5))
+    await commit(journal, (OTHER, 2))
+    assert opened(tmp_path).offsets == journal.offsets == {KEY: 7, OTHER: 2}
+
+
+@given(st.integers(0, 200))
+def test_a_torn_line_takes_nothing_else_with_it(cut: int) -> None:
+    lines = encode_line(KEY, 1) + encode_line(OTHER, 2) + encode_line(KEY, 3)
+    offsets, damaged = decode_lines(lines[: min(cut, len(lines))])
+    assert damaged == 0
+    assert offsets in ({}, {KEY: 1}, {KEY: 1, OTHER: 2}, {KEY: 3, OTHER: 2})
+
+
+async def test_what_follows_a_torn_line_is_not_lost(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(encode_line(KEY, 1) + encode_line(KEY, 9)[:-4])
+    await commit(opened(tmp_path), (OTHER, 2))
+    assert opened(tmp_path).offsets == {KEY: 1, OTHER: 2}
+
+
+async def test_a_damaged_line_is_skipped(tmp_path: Path) -> None:
+    damaged = encode_line(KEY, 9).replace(b"9]", b"8]")
+    (tmp_path / FILE_NAME).write_bytes(encode_line(KEY, 1) + damaged + b"nonsense\n" + encode_line(OTHER, 2))
+    assert opened(tmp_path).offsets == {KEY: 1, OTHER: 2}
+    assert decode_lines((tmp_path / FILE_NAME).read_bytes())[1] == 0, "the file was written anew without it"
+
+
+async def test_what_a_master_has_is_forgotten_but_not_what_came_since(tmp_path: Path) -> None:
+    journal = opened(tmp_path)
+    await commit(journal, (KEY, 7), (OTHER, 1))
+    given_over = dict(journal.offsets)
+    await commit(journal, (KEY, 8))
+    await journal.handed_over(given_over)
+    assert opened(tmp_path).offsets == journal.offsets == {KEY: 8}
+    await journal.handed_over({KEY: 8})
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_a_full_journal_refuses_further_queues_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "ENTRIES_MAX", 1)
+    journal = opened(tmp_path)
+    await commit(journal, (KEY, 1))
+    with pytest.raises(Refused, match="kept when there is one"):
+        await commit(journal, (OTHER, 1))
+    await commit(journal, (KEY, 2))
+    assert (journal.offsets, journal.refused) == ({KEY: 2}, 1)
+
+
+async def test_what_cannot_be_written_is_no_success(tmp_path: Path) -> None:
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    journal = opened(directory)
+    directory.rmdir()
+    with pytest.raises(Refused, match="not on disk"):
+        await commit(journal, (KEY, 1))
+    directory.mkdir()
+    await commit(journal, (OTHER, 2))
+    assert opened(directory).offsets == journal.offsets == {OTHER: 2}
+
+
+async def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "REWRITE_BYTES", 500)
+    journal = opened(tmp_path)
+    for offset in range(40):
+        await commit(journal, (KEY, offset))
+    assert (tmp_path / FILE_NAME).stat().st_size < 600
+    assert opened(tmp_path).offsets == {KEY: 39}
+
+
+async def test_long_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="exceed"):
+        await commit(opened(tmp_path), (("g" * 600, "t" * 600, 0), 1))
