@@ -134,6 +134,10 @@ class ReplicationConfig:
     replica_reads: bool = True
     """While this broker is a replica, serve confirmed records to Spark jobs with `readFrom` = `replica` or `nearest`,
     and to RocketMQ's clients that pull from it. With false all read from the master."""
+    acting_master: bool = False
+    """While the group has no master that can be reached, and none can be elected: stand in for it, read only, if this
+    is the replica with the smallest id that is alive (RocketMQ's slave acting master; docs/howto/acting-master.md). Set
+    it alike on all brokers of the group."""
     learner: bool = False
     """Take the log over without ever being in sync or master: for a copy far away."""
     priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)

@@ -254,7 +254,8 @@ class Registration:
             TopicConfigTable({config.name: _topic_body(config) for config in topics}, self._data_version(version))
         )
         command = Command(RequestCode.REGISTER_BROKER, fields=self._identity(), body=encode_body(body))
-        command.fields |= {"haServerAddr": "", "compressed": "false", "bodyCrc32": "0", "enableActingMaster": "false"}
+        acting = str(self._config.replication.acting_master).lower()
+        command.fields |= {"haServerAddr": "", "compressed": "false", "bodyCrc32": "0", "enableActingMaster": acting}
         checked(await connection.request(command, REQUEST_TIMEOUT_MS))
 
     async def _differs(self, connection: Connection) -> bool:

@@ -42,7 +42,7 @@ CommitKey = tuple[str, str, int]
 Done = Callable[[Exception | None], None]
 
 
-class _Line(msgspec.Struct, array_like=True):
+class _CommitLine(msgspec.Struct, array_like=True):
     group: str
     topic: str
     index: int
@@ -51,7 +51,7 @@ class _Line(msgspec.Struct, array_like=True):
 
 def encode_line(key: CommitKey, offset: int) -> bytes:
     """One line of the file."""
-    content = msgspec.json.encode(_Line(*key, offset))
+    content = msgspec.json.encode(_CommitLine(*key, offset))
     return b"%08x %b\n" % (zlib.crc32(content), content)
 
 
@@ -65,7 +65,7 @@ def decode_lines(data: bytes) -> tuple[dict[CommitKey, int], int]:
             if int(crc, 16) != zlib.crc32(content):
                 damaged += 1
                 continue
-            found = msgspec.json.decode(content, type=_Line)
+            found = msgspec.json.decode(content, type=_CommitLine)
         except (ValueError, msgspec.MsgspecError):
             damaged += 1
             continue

@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.access.replica import ReplicaUsers
+from broker.acting.replica import ActingReplica
 from broker.metrics import watch_store
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
@@ -251,6 +252,11 @@ class GroupMember:
                 config, self, connect=connect, addresses=self._addresses, failed=failed, log=log
             )
         controllers = self.manager.controllers
+        if config.replication.acting_master and not config.replication.learner:
+            self._reads.acting = ActingReplica(
+                config, controllers, store=lambda: self.store, epoch=lambda: self.manager.steps.epoch,
+                master_heard=self._hears_master, authorizer=authorizer, connect=connect, log=log,
+            )  # fmt: skip
         self.gate.users = ReplicaUsers(config, authorizer, controllers, self.manager.knows_leader, registry, log)
         declare_metrics(registry, self)
 
@@ -263,6 +269,9 @@ class GroupMember:
         port = await self.clients.start()
         self._reads.tell_address(self.clients.host, port)
         self.manager.start()
+        if self._reads.acting is not None:
+            self._reads.acting.start()
+            self._stand_by("")
         return port
 
     async def stop(self) -> None:
@@ -272,6 +281,8 @@ class GroupMember:
         self._stopped = True
         self._follow_users(follow=False)
         await self._hand_over()
+        if self._reads.acting is not None:
+            await self._reads.acting.stop()
         await self.manager.stop()
         await self._leave_role(good_bye=True)
         await self.replicas.stop()
@@ -344,6 +355,8 @@ class GroupMember:
     async def _to_master(self, view: KnownGroup) -> None:
         began_ms, former = self.replicas.streams.now_ms(), self._former
         self._follow_users(follow=False)
+        if self._reads.acting is not None:
+            self._reads.acting.step_aside()
         self._refuse("", view.epoch)
         self.gate.suspend("this broker is about to be the master")
         await self._leave_role(good_bye=False)
@@ -368,6 +381,8 @@ class GroupMember:
         self.master.start()
         self.gate.serve(serving.handlers, view.epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
         serving.announce(self.clients.host, self.clients.port, self.config.controllers)
+        if self._reads.acting is not None:
+            self._reads.acting.lead(serving.broker.groups.merge)
         self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.streams.now_ms() - began_ms)
 
     async def _to_replica(self, address: str, epoch: int) -> None:
@@ -377,6 +392,18 @@ class GroupMember:
             self._data.close()
             await self._open_replica()
         self._follow_users(follow=True)
+        self._stand_by(address)
+
+    def _stand_by(self, master_address: str) -> None:
+        """As a replica be ready to stand in for the master, and give it what was kept for it."""
+        steps = self.manager.steps
+        if self._reads.acting is not None and not self._stopped:
+            number = steps.broker_id if steps.is_applied else None
+            place = None if number is None else (number, self._addresses()[0])
+            self._reads.acting.stand_by(place, master_address)
+
+    def _hears_master(self) -> bool:
+        return self.client is not None and self.client.following.connected
 
     def _follow_users(self, *, follow: bool) -> None:
         """As a replica follow the users that the controllers hold; a master's come from its log."""

@@ -5,6 +5,7 @@ Invariant: looking changes nothing. Loop thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +21,7 @@ from remoting.protocol.bodies.controller_body import (
 )
 
 if TYPE_CHECKING:
+    from broker.acting.replica import ActingReplica
     from broker.config import BrokerConfig
     from broker.replication.ha_client import HaClient
     from broker.replication.ha_server import HaServer
@@ -72,6 +74,11 @@ def role_name(member: MemberView) -> str:
     return REPLICA if member.client is not None else FENCED
 
 
+def _acting(member: MemberView, value: Callable[[ActingReplica], int]) -> int:
+    acting = member.gate.reads.acting if member.gate.reads is not None else None
+    return value(acting) if acting is not None else 0
+
+
 def _is_role(member: MemberView, name: str) -> int:
     return int(role_name(member) == name)
 
@@ -102,6 +109,16 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
         "rocketmq_replica_reads_total",
         "Requests for records that this broker answered while it was not the master",
         function=lambda: member.gate.reads.served if member.gate.reads is not None else 0,
+    )
+    gauge(
+        "rocketmq_replica_acting",
+        "1 while this broker stands in, read only, for the master of its group",
+        function=lambda: float(_acting(member, lambda acting: acting.presence.acts())),
+    )
+    gauge(
+        "rocketmq_replica_acting_offsets",
+        "Offsets committed while this broker stood in for the master, which no master has yet",
+        function=lambda: _acting(member, lambda acting: acting.offsets.count),
     )
     gauge(
         "rocketmq_replica_lag_bytes",

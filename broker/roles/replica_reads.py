@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from broker.acting.replica import ActingReplica
 from broker.metrics import BrokerMetrics
 from broker.reading.pull import PullRequests
 from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
@@ -72,6 +73,8 @@ class ReplicaReads:
     ) -> None:
         self.served = 0
         """Requests handed to a handler."""
+        self.acting: ActingReplica | None = None
+        """What answers, before anything else here, while this broker stands in for the master."""
         self._config, self._clock, self._log, self._authorizer = config, clock, log, authorizer
         self._metrics = BrokerMetrics(registry)
         self._handlers: dict[int, Handler] = {}
@@ -111,6 +114,8 @@ class ReplicaReads:
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request that a replica may answer; None for any other."""
+        if self.acting is not None and (handler := self.acting.find(command)) is not None:
+            return handler
         handler = self._handlers.get(command.code) if FROM_REPLICA_FIELD in command.fields else None
         if handler is None and self._pulls is not None:
             handler = self._pulls.handlers.get(command.code)

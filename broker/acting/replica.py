@@ -1,0 +1,80 @@
+"""A replica's part in standing in for its master: its presence at the name servers, and what it serves meanwhile.
+
+    replica, fenced   present at the name servers; stands in, or not, as `StandIn` decides at each request
+    master            absent: the master registers by itself; what was committed here is merged into its log
+
+Nothing that is written here is in the log, and nothing is written to the log. Messages, transactions, POP and work that
+is due at a time wait for a master: they are refused as at any replica.
+
+Invariant: no request is answered here unless this broker stands in at that moment. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from broker.acting.journal import CommitJournal
+from broker.acting.offsets import ActingOffsets
+from broker.acting.presence import GroupPresence
+from broker.acting.view import Place
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.groups.merging import OffsetMerge
+    from broker.store.log_store import LogStore
+    from remoting.client.controllers import Controllers
+    from remoting.protocol.frames.commands import Command
+    from remoting.server.authorizer import Authorizer
+    from remoting.transport.contracts import Dial, Handler
+
+
+class ActingReplica:
+    """What a member of a group does for a master that is missing."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        controllers: Controllers,
+        *,
+        store: Callable[[], LogStore | None],
+        epoch: Callable[[], int],
+        master_heard: Callable[[], bool],
+        authorizer: Authorizer,
+        connect: Dial,
+        log: Any,
+    ) -> None:
+        """`controllers`: the name servers; `store`: the open log; `master_heard`: whether its stream continues."""
+        self.served = 0
+        """Requests handed to a handler."""
+        self.presence = GroupPresence(config, controllers, epoch=epoch, master_heard=master_heard, log=log)
+        self.offsets = ActingOffsets(CommitJournal(config.data_directory, log), store, authorizer, connect, log)
+
+    def start(self) -> None:
+        """Begin to be present."""
+        self.presence.start()
+
+    async def stop(self) -> None:
+        """Be present no more."""
+        await self.presence.stop()
+        await self.offsets.stop()
+
+    def stand_by(self, place: Place | None, master_address: str) -> None:
+        """Be a replica with this id and address from now on; the master's address is empty while there is none."""
+        self.presence.become(place)
+        self.offsets.hand_over(master_address)
+
+    def step_aside(self) -> None:
+        """Another role is about to begin."""
+        self.presence.become(None)
+        self.offsets.cancel()
+
+    def lead(self, merge: OffsetMerge) -> None:
+        """This broker is the master now."""
+        self.offsets.merge_into(merge)
+
+    def find(self, command: Command) -> Handler | None:
+        """What answers a request now; None for what an acting replica does not answer, and while this one is none."""
+        handler = self.offsets.find(command) if self.presence.acts() else None
+        self.served += handler is not None
+        return handler

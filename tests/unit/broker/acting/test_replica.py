@@ -1,0 +1,176 @@
+"""A group that elects its master: the replica that is left stands in, and hands over what it took."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.acting.journal import FILE_NAME
+from broker.acting.offsets import ActingOffsets
+from broker.acting.presence import lease_ms
+from broker.acting.replica import ActingReplica
+from broker.acting.view import ActingVerdict
+from broker.app import BrokerApp
+from broker.config import BrokerConfig, ReplicationConfig
+from remoting.client.connection import dial
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from tests.support.ports import free_port
+from tests.unit.broker.roles.cluster import STORE, Cluster, until
+
+QUEUE = {"consumerGroup": "g", "topic": "t", "queueId": "0"}
+
+
+class ElectingPair(Cluster):
+    """Two members and a name server: one alone cannot elect itself."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.ports = {number: free_port() for number in (1, 2)}
+
+    async def add(self, number: int, *, port: int = 0, **replication) -> BrokerApp:
+        """A member; `port` is its own."""
+        members = tuple(f"n{at}@127.0.0.1:{own}" for at, own in self.ports.items())
+        config = BrokerConfig(
+            data_directory=self.directory / f"broker-{number}", port=port or self.ports[number], vip_port=0,
+            controllers=self.controllers, store=STORE,
+            replication=ReplicationConfig(
+                enabled=True, mode="dledger", members=members, port=0, acting_master=True, heartbeat_interval_ms=50,
+                heartbeat_timeout_ms=1_000, **replication,
+            ),
+        )  # fmt: skip
+        app = self.brokers[number] = BrokerApp(config)
+        await app.start()
+        return app
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[ElectingPair]:
+    made = ElectingPair(tmp_path)
+    try:
+        await made.start_controller()
+        for number in made.ports:
+            await made.add(number)
+        await until(made.master)
+        yield made
+    finally:
+        await made.stop()
+
+
+def acting(app: BrokerApp) -> ActingReplica:
+    found = app._member._reads.acting
+    assert found is not None
+    return found
+
+
+async def ask(app: BrokerApp, code: int, **fields: str) -> Command:
+    connection = await dial(f"127.0.0.1:{app.port}")
+    try:
+        return await connection.request(Command(code, fields=QUEUE | fields), 5_000)
+    finally:
+        await connection.close()
+
+
+async def left_alone(pair: ElectingPair) -> tuple[int, BrokerApp]:
+    """Stop the master; the number of what is left, which stands in when this returns."""
+    master = pair.master()
+    assert master is not None
+    number, left = next(each for each in pair.brokers.items() if each[1] is not master)
+    await until(lambda: acting(left).presence.verdict is ActingVerdict.MASTER_HEARD)
+    assert acting(left).find(Command(RequestCode.UPDATE_CONSUMER_OFFSET)) is None
+    await master.stop()
+    await until(acting(left).presence.acts)
+    return number, left
+
+
+async def prepare(pair: ElectingPair) -> None:
+    """A topic, and an offset of 3 that both brokers have."""
+    await pair.connect()
+    assert await pair.publish(b"one") == 0
+    master = pair.master()
+    assert master is not None
+    master.broker.topics.table.ensure("t", 1)
+    assert (await ask(master, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="3")).code == 0
+
+
+async def test_what_is_committed_meanwhile_survives_the_masters_return(pair: ElectingPair) -> None:
+    await prepare(pair)
+    number, left = await left_alone(pair)
+    assert (await ask(left, RequestCode.SEND_MESSAGE)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="7")).code == 0
+    assert (await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="5")).code == 0
+    assert (await ask(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7"
+    await left.stop()
+    left = await pair.add(number)
+    await until(acting(left).presence.acts)
+    assert (await ask(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7", "as before the restart"
+
+    await pair.add(3 - number)
+    await until(pair.master)
+    await until(lambda: not (pair.directory / f"broker-{number}" / FILE_NAME).exists())
+    master = pair.master()
+    assert master is not None
+    assert (await ask(master, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7"
+    assert not acting(left).presence.acts()
+
+
+async def test_bad_commits_are_refused(pair: ElectingPair) -> None:
+    _number, left = await left_alone(pair)
+    refused = await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="-1")
+    assert (refused.code, "negative" in (refused.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+    assert (await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="x")).code != 0
+    assert acting(left).offsets.journal.offsets == {}
+
+
+async def test_the_route_shows_the_one_that_stands_in(pair: ElectingPair) -> None:
+    await prepare(pair)
+    _number, left = await left_alone(pair)
+    assert pair.controller is not None
+    route = pair.controller.name_server.topic_route("t")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{left.port}"}
+    assert [queues.perm for queues in route.queue_datas] == [4]
+
+
+async def test_a_master_that_does_not_take_the_offsets_is_asked_again(tmp_path: Path) -> None:
+    """What was not answered stays in the journal."""
+    asked = []
+
+    class Deaf:
+        async def request(self, command: Command, _timeout_ms: int) -> Command:
+            asked.append(command.code)
+            return command.reply(ResponseCode.NOT_MASTER, "not yet") if len(asked) < 2 else command.reply()
+
+        async def close(self) -> None:
+            return
+
+    class Journal:
+        def __init__(self) -> None:
+            self.offsets = {("g", "t", 0): 7}
+
+        async def handed_over(self, offsets: dict) -> None:
+            assert len(asked) == 2
+            self.offsets = {key: at for key, at in self.offsets.items() if key not in offsets}
+
+    async def connect(_address: str) -> Deaf:
+        return Deaf()
+
+    journal = Journal()
+    offsets = ActingOffsets(journal, lambda: None, None, connect, _Log())
+    offsets.hand_over("h:1")
+    await until(lambda: journal.offsets == {})
+    assert asked == [RequestCode.MERGE_OFFSETS] * 2
+    await offsets.stop()
+
+
+class _Log:
+    def info(self, *_words: object, **_fields: object) -> None:
+        return
+
+
+def test_a_list_never_counts_longer_than_a_broker_is_listed() -> None:
+    quick = BrokerConfig(replication=ReplicationConfig(heartbeat_timeout_ms=700))
+    assert lease_ms(quick) == 700
+    assert lease_ms(BrokerConfig()) == 2_000
