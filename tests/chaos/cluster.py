@@ -181,6 +181,10 @@ class Cluster:
         """The address that others dial."""
         return f"{self.network.host(node.name)}:{node.ports[purpose]}"
 
+    def peer(self, node: Node) -> str:
+        """A controller as in `controller.peers`."""
+        return f"{node.name}@{self.address(node)}@{node.ports['raft']}"
+
     @property
     def controllers(self) -> list[str]:
         """Addresses of the name servers."""
@@ -236,7 +240,7 @@ class Cluster:
         nodes = self.of("controller")
         if len(nodes) == 1:
             return {}
-        peers = ",".join(f"{each.name}@{self.address(each)}@{each.ports['raft']}" for each in nodes)
+        peers = ",".join(map(self.peer, nodes))
         host = self.network.listen_host(node.name)
         own = {"controller.node_id": node.name, "controller.peers": peers, "controller.raft_host": host}
         return {**own, "controller.raft_secret_file": self.folder / "raft.secret"}

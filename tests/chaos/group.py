@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightmq.cli.admin.cluster import replicas
 from lightmq.cli.connections import ServerTarget, leading_controller
+from remoting.protocol.bodies.controller_body import GroupState
 from remoting.protocol.errors import LightMQError
 from tests.chaos.cluster import GROUP, Cluster
 
@@ -19,15 +20,29 @@ def in_sync(cluster: Cluster) -> set[str]:
     """Addresses of running brokers that have everything; empty when nobody answers who knows."""
     if cluster.elects:
         return _counted(cluster)
-    target = ServerTarget(server=",".join(cluster.controllers), timeout=QUESTION_S)
-    try:
-        with leading_controller(target) as found:
-            state = found.groups(GROUP)[GROUP]
-    except (LightMQError, OSError):
+    state = _known(cluster)
+    if state is None:
         return set()
     return {
         replica.broker_address for replica in replicas(state) if replica.alive and replica in state.in_sync_replicas
     }
+
+
+def broker_id(cluster: Cluster, name: str) -> int | None:
+    """The id by which the controllers know a broker; None when none is known, or nobody answers."""
+    state, address = _known(cluster), cluster.address(cluster.nodes[name])
+    known = replicas(state) if state is not None else []
+    return next((each.broker_id for each in known if each.broker_address == address), None)
+
+
+def _known(cluster: Cluster) -> GroupState | None:
+    """What the controllers know of the group."""
+    target = ServerTarget(server=",".join(cluster.controllers), timeout=QUESTION_S)
+    try:
+        with leading_controller(target) as found:
+            return found.groups(GROUP)[GROUP]
+    except (LightMQError, OSError):
+        return None
 
 
 def _counted(cluster: Cluster) -> set[str]:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import disks, preloaded
-from tests.chaos.cluster import Cluster, Node
+from tests.chaos.cluster import GROUP, Cluster, Node
 from tests.chaos.fault_proxy import IN, OUT
-from tests.chaos.group import others_in_sync
+from tests.chaos.group import broker_id, others_in_sync
 from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
 from tests.chaos.partitions import PARTITIONS
 from tests.chaos.plan import Fault
@@ -32,7 +32,7 @@ WIPE_OTHERS_MIN = 2
 """Living brokers that must have everything before the disk of another one is lost."""
 LOOP_S = 0.3
 REPLACE_S = 60
-"""Longest wait until a controller that lost its disk votes again."""
+"""Longest wait until controllers have one more or one fewer that votes."""
 READY_S = 30.0
 """Longest wait in a rolling restart until a server is ready again."""
 BEHIND_S = 300.0
@@ -54,7 +54,8 @@ class Injector:
         self._record = record
         self._sleep = sleep
         self.number = 0
-        self._wiped: set[str] = set()
+        self._outside: dict[str, tuple[str, ...]] = {}
+        """Controller with an empty disk -> the words by which an operator has it taken in again."""
 
     def inject(self, fault: Fault) -> None:
         """One fault, with a second one if it has one, from beginning to end."""
@@ -86,14 +87,15 @@ class Injector:
                 node.go_on()
             if not node.is_running():
                 self._start(node)
-        self._wiped -= {name for name in self._wiped & names if self._replace(name)}
+        for name in names & set(self._outside):
+            if self._operate(*self._outside[name], "--wait", str(REPLACE_S)):
+                del self._outside[name]
 
-    def _replace(self, name: str) -> bool:
-        """Have a controller with an empty disk taken in again, as an operator does."""
-        command = [sys.executable, "-m", "lightmq", "cluster", "controllers", "replace", name]
-        command += ["--server", ",".join(self._cluster.controllers), "--wait", str(REPLACE_S)]
+    def _operate(self, *words: str) -> bool:
+        """Type a command of `lightmq cluster`; whether it succeeded."""
+        command = [sys.executable, "-m", "lightmq", "cluster", *words, "--server", ",".join(self._cluster.controllers)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=2 * REPLACE_S)
-        self._record.note("replaced", node=name, status=done.returncode, said=done.stdout + done.stderr)
+        self._record.note("operated", words=words, status=done.returncode, said=done.stdout + done.stderr)
         return done.returncode == 0
 
     def _start(self, node: Node) -> None:
@@ -134,7 +136,9 @@ class Injector:
                 node.kill()
                 node.wipe()
             case "wipe" | "wipe_controller":
-                self._wipe(node)
+                self._wipe(node, ("controllers", "replace", node.name))
+            case "remove_controller" | "remove_broker":
+                self._remove(node)
             case "full_disk":
                 fill(node.data)
             case "clock_jump":
@@ -181,19 +185,41 @@ class Injector:
         for node in nodes:
             self._record.note("damaged", node=node.name, kind=fault.kind, **DAMAGES[fault.kind](node.data, chance))
 
-    def _wipe(self, node: Node) -> None:
-        """Wipe a disk, if others have everything that was on it."""
+    def _is_spare(self, node: Node) -> bool:
+        """Whether others have everything that is on this disk; noted if not."""
         if node.role == "controller":
-            is_spare = all(is_ready(self._cluster, each) for each in self._cluster.of("controller"))
+            controllers = self._cluster.of("controller")
+            is_spare = not self._outside and all(is_ready(self._cluster, each) for each in controllers)
         else:
             is_spare = others_in_sync(self._cluster, node.name) >= WIPE_OTHERS_MIN
         if not is_spare:
             self._record.note("spared", node=node.name, why="others may lack what it has")
+        return is_spare
+
+    def _wipe(self, node: Node, words: tuple[str, ...]) -> None:
+        """Wipe a disk, if others have everything that was on it; by these words a controller is taken in again."""
+        if self._is_spare(node):
+            node.kill()
+            self._empty(node, words)
+
+    def _remove(self, node: Node) -> None:
+        """Take a server out of the members; it joins again with an empty disk, a broker under a new id."""
+        if not self._is_spare(node):
             return
-        node.kill()
+        if node.role == "controller":
+            if self._operate("controllers", "remove", node.name, "--wait", str(REPLACE_S)):
+                self._record.note("left", node=node.name, status=node.stop())
+                self._empty(node, ("controllers", "add", self._cluster.peer(node)))
+            return
+        number = broker_id(self._cluster, node.name)
+        self._record.note("left", node=node.name, status=node.stop())
+        if self._operate("remove", GROUP, str(number)):
+            self._empty(node)
+
+    def _empty(self, node: Node, words: tuple[str, ...] = ()) -> None:
         node.wipe()
         if node.role == "controller":
-            self._wiped.add(node.name)
+            self._outside[node.name] = words
         self._record.note("wiped", node=node.name)
 
     def _leave_behind(self, node: Node) -> None:

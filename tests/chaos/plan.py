@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ALWAYS = ("kill", "pause", "restart_loop", "kill_most", "pause_most", "kill_role", "kill_all", "leave")
-OF_DISKS = frozenset({"wipe", "lost_tail", "lost_tails", "lost_epochs", "bit_flip", "left_behind"})
+OF_DISKS = frozenset({"wipe", "remove_broker", "lost_tail", "lost_tails", "lost_epochs", "bit_flip", "left_behind"})
 """Those of the disks of brokers."""
-OF_CONTROLLERS = frozenset({"wipe_controller", "torn_journal"})
+OF_CONTROLLERS = frozenset({"wipe_controller", "torn_journal", "remove_controller"})
 OF_SEEDS = frozenset({"lost_tail", "lost_tails", "lost_epochs", "bit_flip", "torn_journal"})
 """Those that draw for themselves."""
 TIMES = {
@@ -23,6 +23,7 @@ TIMES = {
     "reset": (0.0, 0.0), "lost_tail": (0.0, 2.0), "lost_tails": (0.0, 2.0), "lost_epochs": (0.0, 2.0),
     "bit_flip": (0.0, 2.0), "learner_anew": (0.0, 3.0), "left_behind": (0.0, 0.0),
     "torn_journal": (0.0, 2.0), "wipe_controller": (0.0, 2.0), "pause_long": (10.0, 60.0), "rolling": (0.0, 0.0),
+    "remove_controller": (0.0, 2.0), "remove_broker": (0.0, 2.0),
 }  # fmt: skip
 OTHER_TIMES = (1.0, 5.0)
 CALM = (0.5, 2.0)
