@@ -1,6 +1,6 @@
 """Offsets of RocketMQ's consumer groups while a replica stands in for the master, and how they reach one.
 
-    15 UPDATE_CONSUMER_OFFSET     into the journal, answered when it is on the disk
+    15 UPDATE_CONSUMER_OFFSET     into the journal, answered when it is on the disk; pulls bring offsets too
     14 QUERY_CONSUMER_OFFSET      the larger one of the journal's and the log's; only for what the journal has
     9096 MERGE_OFFSETS            the journal, to a master (`broker.groups.merging`)
 
@@ -83,6 +83,15 @@ class ActingOffsets:
                 peer.send(command.reply())
 
         self.journal.add(key, offset, done)
+
+    def keep(self, key: CommitKey, offset: int) -> bool:
+        """Keep an offset for a master, without an answer; False when the journal is full."""
+        if offset > self.journal.offsets.get(key, -1):
+            try:
+                self.journal.add(key, offset, lambda _error: None)
+            except Refused:
+                return False
+        return True
 
     def query(self, peer: Peer, command: Command) -> Command:
         """14: the offset a group committed here, or a larger one that its master has confirmed before."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.acting.journal import CommitJournal
+from broker.acting.journal import CommitJournal, CommitKey
 from broker.acting.offsets import ActingOffsets
 from broker.acting.presence import GroupPresence
 from broker.acting.view import Place
@@ -72,6 +72,10 @@ class ActingReplica:
     def lead(self, merge: OffsetMerge) -> None:
         """This broker is the master now."""
         self.offsets.merge_into(merge)
+
+    def keep(self, key: CommitKey, offset: int) -> bool:
+        """Keep an offset that came with a pull, which is not answered; False while this broker does not stand in."""
+        return self.presence.acts() and self.offsets.keep(key, offset)
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request now; None for what an acting replica does not answer, and while this one is none."""

@@ -53,6 +53,18 @@ NOTED = frozenset({Code.HEART_BEAT, Code.UNREGISTER_CLIENT})
 """What is answered of the requests about members of groups: the members of a group are those that its master knows."""
 
 
+ACTING = frozenset({Code.GET_CONSUMER_LIST_BY_GROUP})
+"""Who stands in for the master knows the members of groups: its clients take it for the master."""
+
+KeepOffset = Callable[[str, str, int, int], bool]
+"""Keeps (group, topic, queue index, offset) for a master; False where this broker does not."""
+
+
+def keep_nothing(_group: str, _topic: str, _index: int, _offset: int) -> bool:
+    """No offset is kept."""
+    return False
+
+
 class ReplicaTopics:
     """Topics and their queues as the log has them so far."""
 
@@ -81,12 +93,12 @@ class ReplicaTopics:
 class ReplicaGroups:
     """Groups and their offsets as the log has them so far; their members as they are connected here."""
 
-    def __init__(self, store: LogStore, metrics: BrokerMetrics, expiry_ms: int) -> None:
-        """`expiry_ms`: how long a silent client counts as present."""
+    def __init__(self, store: LogStore, metrics: BrokerMetrics, expiry_ms: int, keep: KeepOffset) -> None:
+        """`expiry_ms`: how long a silent client counts as present. `keep` takes the offsets in pulls."""
         # The master notifies the members of a group when one joins or leaves.
         self.clients = Clients(expiry_ms=expiry_ms, on_group_changed=lambda _group: None)
         self.traffic = GroupTraffic()
-        self._store = store
+        self._store, self._keep = store, keep
         self._metrics = metrics
         self._offsets, self._modes = GroupOffsets(store), RequestModes(store)
 
@@ -104,9 +116,13 @@ class ReplicaGroups:
         """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue."""
         require_pull(self._known(group), group, topic, self._modes)
 
-    def commit(self, _peer: Peer, _group: str, _topic: str, _index: int, _offset: int) -> None:
-        """Count an offset that is not written; RocketMQ's clients send no offset with a pull of a replica."""
-        self._metrics.dropped.child("offset_not_written").value += 1
+    def commit(self, _peer: Peer, group: str, topic: str, index: int, offset: int) -> None:
+        """Keep an offset while this broker stands in for the master, else count it.
+
+        RocketMQ's clients send none with a pull of what they know to be a replica.
+        """
+        if not self._keep(group, topic, index, offset):
+            self._metrics.dropped.child("offset_not_written").value += 1
 
     def committed(self, group: str, topic: str, index: int) -> tuple[int, int]:
         """(offset, 0): it is confirmed. Refused where none is known, or the newest may be lost again."""
@@ -135,10 +151,15 @@ class NoReplies:
 class ReplicaPulls:
     """Answers RocketMQ's consumers from the log of a replica."""
 
-    def __init__(self, tools: RequestTools, visible: ShownQueues, is_open: Callable[[], bool]) -> None:
-        """`tools` are sure of what they are asked about; `is_open`: whether the log is."""
+    def __init__(
+        self, tools: RequestTools, visible: ShownQueues, is_open: Callable[[], bool], keep: KeepOffset = keep_nothing
+    ) -> None:
+        """`tools` are sure of what they are asked about; `is_open`: whether the log is.
+
+        `keep` takes the offsets in pulls.
+        """
         limits, store = tools.config.limits, tools.store
-        self.groups = ReplicaGroups(store, tools.metrics, tools.config.client_expiry_s * 1_000)
+        self.groups = ReplicaGroups(store, tools.metrics, tools.config.client_expiry_s * 1_000, keep)
         self.long_polls = LongPolls(
             waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max, may_answer=is_open
         )
@@ -168,6 +189,8 @@ class ReplicaPulls:
             },
         )
         """Request code -> handler."""
+        self.acting_handlers: dict[int, Handler] = checked(tools, {code: members[code] for code in ACTING})
+        """The same for requests that are answered only while this broker stands in for the master."""
 
     def maintain(self, now_ms: int) -> None:
         """Forget clients that were silent, and figures of groups that were given nothing for long."""

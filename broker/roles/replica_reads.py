@@ -100,7 +100,7 @@ class ReplicaReads:
         )
         visible = ReplicaQueues(store)
         self._handlers = PullRequests(tools, visible=visible).handlers()
-        self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls)
+        self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self._keep)
         self.tell_address(self._host, self._port)
 
     def close(self) -> None:
@@ -119,5 +119,10 @@ class ReplicaReads:
         handler = self._handlers.get(command.code) if FROM_REPLICA_FIELD in command.fields else None
         if handler is None and self._pulls is not None:
             handler = self._pulls.handlers.get(command.code)
+            if handler is None and self.acting is not None and self.acting.presence.acts():
+                handler = self._pulls.acting_handlers.get(command.code)
         self.served += handler is not None
         return handler
+
+    def _keep(self, group: str, topic: str, index: int, offset: int) -> bool:
+        return self.acting is not None and self.acting.keep((group, topic, index), offset)

@@ -116,6 +116,23 @@ async def test_what_is_committed_meanwhile_survives_the_masters_return(pair: Ele
     assert not acting(left).presence.acts()
 
 
+async def test_the_clients_of_the_one_that_stands_in_are_the_members_of_groups(pair: ElectingPair) -> None:
+    """They take it for the master: they rebalance by its list, and their pulls bring offsets."""
+    await prepare(pair)
+    number, left = await left_alone(pair)
+    connection = await dial(f"127.0.0.1:{left.port}")
+    body = b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[{"groupName":"g"}]}'
+    assert (await connection.request(Command(RequestCode.HEART_BEAT, body=body))).code == 0
+    listed = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields={"consumerGroup": "g"})
+    assert (await connection.request(listed)).body == b'{"consumerIdList":["c"]}'
+    assert acting(left).keep(("g", "t", 0), 9)
+    await until(lambda: acting(left).offsets.journal.offsets == {("g", "t", 0): 9})
+    await pair.add(3 - number)
+    await until(pair.master)
+    assert not acting(left).keep(("g", "t", 0), 10)
+    await connection.close()
+
+
 async def test_bad_commits_are_refused(pair: ElectingPair) -> None:
     _number, left = await left_alone(pair)
     refused = await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="-1")
