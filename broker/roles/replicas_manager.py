@@ -485,6 +485,7 @@ class ReplicasManager:
             state.confirm,
             settings.heartbeat_timeout_ms,
             settings.priority,
+            settings.replica_reads,
         )
 
     def _in_doubt(self, paused_ms: int) -> None:

@@ -213,6 +213,7 @@ class ControlPlane:
         self.roles = RolePushes(self.masters, dial)
         self.routes = RoutePushes(name_server, self.views)
         name_server.on_change(self.routes.changed)
+        name_server.show_replicas(self.masters.replicas)
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

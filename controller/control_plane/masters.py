@@ -74,6 +74,7 @@ class GroupMasters:
             channel,
             confirm_offset=heartbeat.confirm_offset,
             timeout_ms=heartbeat.heartbeat_timeout_ms,
+            serves_reads=heartbeat.serves_reads,
         )
         return True
 
@@ -86,6 +87,7 @@ class GroupMasters:
         *,
         confirm_offset: int = -1,
         timeout_ms: int | None = None,
+        serves_reads: bool = False,
     ) -> None:
         """A heartbeat of a replica."""
         is_new = self.live.beat(
@@ -95,6 +97,7 @@ class GroupMasters:
             confirm_offset=confirm_offset,
             channel=channel,
             timeout_ms=timeout_ms,
+            serves_reads=serves_reads,
         )
         if is_new:
             self._elect_if_vacant(group)
@@ -119,13 +122,13 @@ class GroupMasters:
         return broker_id is not None and broker_id in self.live.alive(group)
 
     def replicas(self, group: str) -> dict[int, str]:
-        """Id -> address of the replicas of a group that send heartbeats; its master is not among them."""
+        """Id -> address of the live replicas of a group that serve readers; its master is not among them."""
         known = self.machine.groups.get(group)
         if known is None:
             return {}
         return {
             each: known.replicas[each].address
-            for each in sorted(self.live.candidates(group))
+            for each in self.live.readable(group)
             if each != known.master and each in known.replicas and known.replicas[each].address
         }
 

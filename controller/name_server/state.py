@@ -100,7 +100,15 @@ class DeleteKeyValue(msgspec.Struct, tag=True):
     key: str
 
 
-Change = RegisterBroker | RemoveMember | SetWritable | PutTopic | RemoveTopic | PutKeyValue | DeleteKeyValue
+class RemoveGroup(msgspec.Struct, tag=True):
+    """A group without members leaves the routes, with its queues."""
+
+    broker_name: str
+
+
+Change = (
+    RegisterBroker | RemoveMember | RemoveGroup | SetWritable | PutTopic | RemoveTopic | PutKeyValue | DeleteKeyValue
+)
 
 
 class Rejected(msgspec.Struct):
@@ -175,13 +183,21 @@ class MetadataLimits(msgspec.Struct):
 class MetadataState:
     """The metadata and the one way to change it."""
 
-    def __init__(self, metadata: Metadata | None = None, limits: MetadataLimits | None = None) -> None:
+    def __init__(
+        self,
+        metadata: Metadata | None = None,
+        limits: MetadataLimits | None = None,
+        is_kept: Callable[[str], bool] = lambda _name: False,
+    ) -> None:
+        """`is_kept`: whether a group stays in the routes when its last member leaves, as replicas serve readers."""
         self.metadata = metadata or Metadata()
+        self._is_kept = is_kept
         self.revision = 0
         self._limits = limits or MetadataLimits()
         self._steps: dict[type, Callable[[Any], list[Event]]] = {
             RegisterBroker: self._register,
             RemoveMember: self._remove_member,
+            RemoveGroup: self._remove_group,
             SetWritable: self._set_writable,
             PutTopic: self._put_topic,
             RemoveTopic: self._remove_topic,
@@ -266,11 +282,21 @@ class MetadataState:
     def _leave(self, broker_name: str, broker_id: int, reason: str) -> list[Event]:
         event = self._left(broker_name, broker_id, reason)
         group = self.metadata.groups[broker_name]
-        if not group.members:
-            del self.metadata.groups[broker_name]
-            for topic in [name for name, queues in self.metadata.topics.items() if broker_name in queues]:
-                self._drop_queues(topic, broker_name)
+        if not group.members and not self._is_kept(broker_name):
+            self._drop_group(broker_name)
         return [event]
+
+    def _remove_group(self, command: RemoveGroup) -> list[Event]:
+        group = self.metadata.groups.get(command.broker_name)
+        if group is not None and not group.members:
+            self.revision += 1
+            self._drop_group(command.broker_name)
+        return []
+
+    def _drop_group(self, broker_name: str) -> None:
+        del self.metadata.groups[broker_name]
+        for topic in [name for name, queues in self.metadata.topics.items() if broker_name in queues]:
+            self._drop_queues(topic, broker_name)
 
     def _left(self, broker_name: str, broker_id: int, reason: str) -> MemberLeft:
         group = self.metadata.groups[broker_name]
@@ -344,7 +370,18 @@ ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Namespace of the key-value table that fixes the queues of ordered topics."""
 
 
-def topic_route(metadata: Metadata, topic: str, template_queue_count: int = 0) -> TopicRoute | None:
+Replicas = Callable[[str], Mapping[int, str]]
+"""Group name -> addresses, by id, of replicas that are alive, serve readers, and register no topics."""
+
+
+def no_replicas(_group: str) -> Mapping[int, str]:
+    """Where every broker registers itself."""
+    return {}
+
+
+def topic_route(
+    metadata: Metadata, topic: str, template_queue_count: int = 0, replicas: Replicas = no_replicas
+) -> TopicRoute | None:
     """Where the queues of a topic are, None when no broker has it."""
     queues = metadata.topics.get(topic)
     if queues is None and topic == TEMPLATE_TOPIC and template_queue_count > 0:
@@ -355,7 +392,7 @@ def topic_route(metadata: Metadata, topic: str, template_queue_count: int = 0) -
     return TopicRoute(
         order_topic_conf=metadata.key_values.get(ORDER_TOPIC_NAMESPACE, {}).get(topic),
         queue_datas=[shown_queues(queues[name], metadata.groups[name]) for name in sorted(queues)],
-        broker_datas=[topic_broker(name, metadata.groups[name]) for name in sorted(queues)],
+        broker_datas=[topic_broker(name, metadata.groups[name], replicas) for name in sorted(queues)],
     )
 
 
@@ -366,13 +403,13 @@ def shown_queues(queues: QueueData, group: Group) -> QueueData:
     return msgspec.structs.replace(queues, perm=queues.perm & ~PERM_WRITE)
 
 
-def topic_broker(name: str, group: Group) -> BrokerData:
-    """A group's addresses as a topic's route shows them: an acting master stands as id 0."""
+def topic_broker(name: str, group: Group, replicas: Replicas = no_replicas) -> BrokerData:
+    """A group's addresses as a topic's route shows them: an acting master, one that registered, stands as id 0."""
     data = broker_data(name, group)
     addresses = data.broker_addrs
-    if group.enable_acting_master and MASTER_ID not in addresses:
+    if group.enable_acting_master and addresses and MASTER_ID not in addresses:
         addresses[MASTER_ID] = addresses.pop(min(addresses))
-    return data
+    return _joined(data, replicas(name))
 
 
 def broker_data(name: str, group: Group) -> BrokerData:
@@ -381,13 +418,13 @@ def broker_data(name: str, group: Group) -> BrokerData:
     return BrokerData(group.cluster, name, addresses, group.zone_name, group.enable_acting_master)
 
 
-Replicas = Callable[[str], Mapping[int, str]]
-"""Group name -> addresses, by id, of replicas that are alive and register no topics."""
-
-
-def no_replicas(_group: str) -> Mapping[int, str]:
-    """Where every broker registers itself."""
-    return {}
+def _joined(data: BrokerData, replicas: Mapping[int, str]) -> BrokerData:
+    """The addresses of a group with those of its replicas that no registered broker has."""
+    known = set(data.broker_addrs.values())
+    for broker_id, address in replicas.items():
+        if address not in known:
+            data.broker_addrs.setdefault(broker_id, address)
+    return data
 
 
 def cluster_info(metadata: Metadata, replicas: Replicas = no_replicas) -> ClusterInfo:
@@ -395,12 +432,7 @@ def cluster_info(metadata: Metadata, replicas: Replicas = no_replicas) -> Cluste
     clusters: dict[str, list[str]] = {}
     for name in sorted(metadata.groups):
         clusters.setdefault(metadata.groups[name].cluster, []).append(name)
-    table = {name: broker_data(name, group) for name, group in metadata.groups.items()}
-    for name, data in table.items():
-        known = set(data.broker_addrs.values())
-        for broker_id, address in replicas(name).items():
-            if address not in known:
-                data.broker_addrs.setdefault(broker_id, address)
+    table = {name: _joined(broker_data(name, group), replicas(name)) for name, group in metadata.groups.items()}
     return ClusterInfo(table, clusters)
 
 

@@ -248,6 +248,8 @@ class Life:
     confirm_offset: int = -1
     channel: object = None
     """The connection of the last heartbeat; its end is the replica's."""
+    serves_reads: bool = False
+    """Whether readers may ask it while it is a replica."""
 
 
 class LiveTable:
@@ -268,13 +270,14 @@ class LiveTable:
         confirm_offset: int = -1,
         channel: object = None,
         timeout_ms: int | None = None,
+        serves_reads: bool = False,
     ) -> bool:
         """A heartbeat; True when the replica was not alive before."""
         self._pause.begin(now_ms)
         limit = min(timeout_ms, self._timeout_ms) if timeout_ms is not None and timeout_ms > 0 else self._timeout_ms
         lives = self._lives.setdefault(key[0], {})
         known = lives.get(key[1])
-        lives[key[1]] = Life(now_ms + limit, live, confirm_offset, channel)
+        lives[key[1]] = Life(now_ms + limit, live, confirm_offset, channel, serves_reads)
         return known is None or known.live is None
 
     def presume(self, key: ReplicaKey, now_ms: int) -> None:
@@ -306,6 +309,10 @@ class LiveTable:
     def candidates(self, group: str) -> dict[int, Live]:
         """Ids of the replicas that sent heartbeats, with the state of their logs."""
         return {each: life.live for each, life in self._lives.get(group, {}).items() if life.live is not None}
+
+    def readable(self, group: str) -> tuple[int, ...]:
+        """Ids of the replicas of a group that sent heartbeats and serve readers."""
+        return tuple(sorted(each for each, life in self._lives.get(group, {}).items() if life.serves_reads))
 
     def life(self, key: ReplicaKey) -> Life | None:
         """All that is known of one replica."""

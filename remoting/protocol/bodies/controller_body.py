@@ -291,6 +291,8 @@ class Heartbeat(Header, frozen=True):
     confirm_offset: Position = -1
     heartbeat_timeout_ms: int | None = msgspec.field(name="heartbeatTimeoutMills", default=None)
     election_priority: int | None = None
+    serves_reads: bool = False
+    """Readers may ask this broker while it is a replica."""
 
 
 class SyncStateSetBody(msgspec.Struct, rename="camel"):

@@ -9,8 +9,10 @@ import pytest
 from controller.config import ControllerConfig
 from controller.consensus.engine import SingleEngine
 from controller.control_plane.control_plane import make_engine, members_of, role_command
+from controller.name_server.state import RemoveMember
 from remoting import inprocess
 from remoting.protocol.bodies.controller_body import (
+    PERM_READ,
     ClusterInfo,
     DataVersion,
     MasterHeader,
@@ -51,9 +53,14 @@ async def test_the_routes_follow_the_election(world):
 
 
 async def test_live_replicas_are_shown_with_their_master(world):
-    """By the ids that they have at the controllers, until their heartbeats end; the master is id 0."""
-    await group_of(world, 3)
+    """By the ids that they have at the controllers, until their heartbeats end; the master is id 0.
+
+    Only those that serve readers. Routes have them too, and stay while there is one, read only.
+    """
+    await group_of(world, 4)
     await register_master(world, 1, 1)
+    for each in (2, 3):
+        await world.beat(each, epoch="1", servesReads="true")
 
     async def shown(**fields):
         answer = await world.connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO, fields=fields), 2_000)
@@ -61,9 +68,13 @@ async def test_live_replicas_are_shown_with_their_master(world):
 
     assert await shown() == {0: "h:1"}, "RocketMQ's tools ask everything of every broker they are shown"
     assert await shown(withReplicas="true") == {0: "h:1", 2: "h:2", 3: "h:3"}
+    assert world.name_server.topic_route("t").broker_datas[0].broker_addrs == {0: "h:1", 2: "h:2", 3: "h:3"}
     world.plane.masters.live.forget("g", 3)
     assert await shown(withReplicas="true") == {0: "h:1", 2: "h:2"}
     assert world.plane.masters.replicas("x") == {}
+    world.name_server.apply(RemoveMember("C", "h:1", "it was silent for too long"))
+    route = world.name_server.topic_route("t")
+    assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({2: "h:2"}, PERM_READ)
 
 
 async def test_what_was_agreed_survives(world, tmp_path):

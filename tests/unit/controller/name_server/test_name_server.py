@@ -40,6 +40,31 @@ async def test_silent_brokers_leave_the_routes(world):
     assert len(server.liveness) == 0
 
 
+async def test_a_group_stays_while_replicas_serve_readers(world):
+    """And as long as a silent broker would when they are gone; nobody is shown for it then."""
+    server, replicas = world.name_server, {2: "h:3"}
+    server.show_replicas(lambda name: replicas if name == "b" else {})
+    server.register(registration(), None)
+    world.pass_ms(120_000)
+    route = server.topic_route("t")
+    assert route is not None
+    assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({2: "h:3"}, 4)
+    for _ in range(3):
+        world.pass_ms(100_000)
+        assert server.topic_route("t") is not None
+    replicas.clear()
+    world.pass_ms(100_000)
+    server.register(registration("h:9"), None)
+    world.pass_ms(100_000)
+    assert server.topic_route("t") is not None, "a master came in time"
+    replicas[2] = "h:3"
+    world.pass_ms(20_000)
+    replicas.clear()
+    world.pass_ms(120_001)
+    assert server.topic_route("t") is None
+    assert "b" not in server.metadata.groups
+
+
 async def test_a_broken_connection_leaves_a_grace(world):
     server = world.name_server
     server.register(registration(), None)

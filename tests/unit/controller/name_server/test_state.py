@@ -20,6 +20,7 @@ from controller.name_server.state import (
     RegisterBroker,
     Registered,
     Rejected,
+    RemoveGroup,
     RemoveMember,
     RemoveTopic,
     SetWritable,
@@ -247,6 +248,8 @@ def test_the_lowest_id_acts_as_master_and_only_reads():
     route = routes.topic_route(state.metadata, "t")
     assert route.broker_datas[0].broker_addrs == {0: "h:2", 2: "h:3"}
     assert route.queue_datas[0].perm == 4
+    joined = routes.topic_route(state.metadata, "t", replicas=lambda _group: {0: "h:1", 1: "h:2", 4: "h:4"})
+    assert joined.broker_datas[0].broker_addrs == {0: "h:2", 2: "h:3", 4: "h:4"}, "who registered acts"
     assert routes.cluster_info(state.metadata).broker_addr_table["b"].broker_addrs == {1: "h:2", 2: "h:3"}
 
 
@@ -257,6 +260,24 @@ def test_replicas_that_register_no_topics_are_shown_beside_their_master():
     table = routes.cluster_info(state.metadata, lambda group: alive.get(group, {})).broker_addr_table
     assert {name: data.broker_addrs for name, data in table.items()} == {"b": {0: "h:1", 2: "h:2", 3: "h:3"}}
     assert routes.topic_route(state.metadata, "t").broker_datas[0].broker_addrs == {0: "h:1"}
+    joined = routes.topic_route(state.metadata, "t", replicas=lambda group: alive.get(group, {}))
+    assert joined.broker_datas[0].broker_addrs == {0: "h:1", 2: "h:2", 3: "h:3"}
+
+
+def test_a_group_without_members_is_removed_on_demand():
+    """Where it is kept; one with members stays."""
+    state = MetadataState(is_kept=lambda name: name == "b")
+    for name in ("a", "b"):
+        state.apply(RegisterBroker("C", name, 0, f"h:{name}", topics={"t": TopicConfig("t")}))
+        state.apply(RemoveMember("C", f"h:{name}", "dead"))
+    assert list(state.metadata.topics["t"]) == list(state.metadata.groups) == ["b"]
+    state.apply(RegisterBroker("C", "b", 0, "h:b"))
+    state.apply(RemoveGroup("b"))
+    assert list(state.metadata.groups) == ["b"]
+    state.apply(RemoveMember("C", "h:b", "dead"))
+    state.apply(RemoveGroup("b"))
+    state.apply(RemoveGroup("b"))
+    assert (state.metadata.topics, state.metadata.groups) == ({}, {})
 
 
 def test_a_withdrawn_write_permission_shows():

@@ -100,6 +100,7 @@ HEADERS = [
     ControllerMetadata("g", "n1", "h:1", True, "n1-h:1;n2-h:2"),
     CleanBrokerData("b", "C", "1;2", True),
     Heartbeat("C", "b", "h:1", 1, 3, 100, 90, 2_000, 5),
+    Heartbeat("C", "b", "h:1", 1, 3, 100, 90, 2_000, 5, True),
 ]
 
 
