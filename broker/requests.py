@@ -160,6 +160,8 @@ class BrokerIdentity:
         self.port = 0
         self.readers_address: Callable[[], str | None] = lambda: None
         """`host:port` at which reader processes answer RANGE_PULL right now; None where there are none."""
+        self.is_replica_read: Callable[[int], bool] = lambda _broker_id: False
+        """Whether consumers may be sent to the replica of this id right now."""
         self.started_ms = started_ms
         self.started_position = started_position
         self._epoch = epoch

@@ -6,6 +6,9 @@ evaluated over the properties. Light queues are pulled by their name as topic, q
 layout of all records of an answer at once; a batch becomes its messages, of which an answer may have only the first or
 the last few.
 
+`suggestWhichBrokerId` names the broker to pull from next: the master, or the replica that the group's `brokerId` names
+while the master has it in its group and it may be read.
+
 Look-up of messages: 12 by key, 33 by position; 321 entries of a queue's index.
 
 A look-up by key uses the store's key index: topic and one of the message's keys or, with the extra field
@@ -229,6 +232,8 @@ class _Pull:
     wanted: Selection | None
     """None for all."""
     wait_ms: int
+    broker_id: int = 0
+    """The broker that the client is told to pull from next."""
 
 
 class PullingGroups(Protocol):
@@ -294,7 +299,9 @@ class RocketmqPullRequests:
         self.queues.require_readable(request.topic)
         queue_id = self.queues.find(request.topic, request.index)
         if not is_light(request.topic):
-            self._check_group(self.groups.configuration(request.group))
+            config = self.groups.configuration(request.group)
+            self._check_group(config)
+            request.broker_id = config.broker_id if self.tools.identity.is_replica_read(config.broker_id) else 0
         self.groups.require_pull(request.group, request.topic)
         self._commit(peer, command, request)
 
@@ -372,22 +379,22 @@ class RocketmqPullRequests:
         queue_id = self.queues.find(request.topic, request.index)
         if queue_id is None:
             outcome = self._outcome(None, request)
-            return _reply(command, outcome.code, outcome.remark, outcome.next_offset, 0, 0)
+            return _reply(command, request, outcome.code, outcome.remark, outcome.next_offset, 0, 0)
         try:
             found = self.tools.store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
         except UnreadableOffsets as error:
             self.tools.log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
             (low, high), outcome = self.tools.store.reading.bounds(queue_id), self._outcome(error, request)
-            return _reply(command, outcome.code, outcome.remark, outcome.next_offset, low, high)
+            return _reply(command, request, outcome.code, outcome.remark, outcome.next_offset, low, high)
         low, high, outcome = found.min_offset, found.max_offset, self._outcome(found, request)
         if outcome.code != ResponseCode.SUCCESS:
-            return _reply(command, outcome.code, outcome.remark, outcome.next_offset, low, high)
+            return _reply(command, request, outcome.code, outcome.remark, outcome.next_offset, low, high)
         body, count, next_offset = self._convert(request, queue_id, found)
         self.tools.metrics.messages_out.value += count
         if not count:
             remark = "NO_MATCHED_MESSAGE"
-            return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
-        reply = _reply(command, ResponseCode.SUCCESS, FOUND, next_offset, low, high)
+            return _reply(command, request, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
+        reply = _reply(command, request, ResponseCode.SUCCESS, FOUND, next_offset, low, high)
         reply.body = body
         if not is_light(request.topic):
             self.groups.traffic.gave(request.group, request.topic, self.tools.clock.now_ms(), count, len(body))
@@ -451,12 +458,12 @@ def _commits(command: Command) -> bool:
     return bool(asked) and number(command.fields, "commitOffset", -1) >= 0
 
 
-def _reply(command: Command, code: int, remark: str, next_offset: int, low: int, high: int) -> Command:
+def _reply(command: Command, request: _Pull, code: int, remark: str, next_offset: int, low: int, high: int) -> Command:
     return command.reply(
         code,
         remark,
         {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(request.broker_id),
             "nextBeginOffset": str(next_offset),
             "minOffset": str(low),
             "maxOffset": str(high),

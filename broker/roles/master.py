@@ -179,6 +179,10 @@ class MasterOfGroup:
         """Whether another broker in sync follows, which can be the master instead."""
         return any(each.broker in self.leader.members.committed for each in self.leader.replicas())
 
+    def has_replica(self, broker_id: int) -> bool:
+        """Whether the replica of this id follows."""
+        return any(each.broker == broker_id for each in self.leader.replicas())
+
     def _in_doubt(self) -> None:
         """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
         self._doubtful()

@@ -375,6 +375,8 @@ class GroupMember:
         )  # fmt: skip
         self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)
         serving.tell_address(self.clients.host, self.clients.port)
+        if self.config.replication.replica_reads:
+            serving.broker.tools.identity.is_replica_read = self.master.has_replica
         serving.start()
         if former is not None:
             self.master.leader.presume_absent(former)  # otherwise no other master would have been elected

@@ -168,6 +168,7 @@ class ReplicaPulls:
         self.identity = identity = BrokerIdentity(
             epoch=store.epoch, started_ms=tools.identity.started_ms, started_position=NEVER
         )
+        identity.is_replica_read = lambda _broker_id: True
         doubtful = replace(tools, identity=identity)
         members = ClientRequests(tools, groups=self.groups, clients=self.groups.clients).handlers()
         pulls = RocketmqPullRequests(

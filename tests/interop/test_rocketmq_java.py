@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop import rocketmq_java
 from tests.interop.rocketmq_java import JavaProcess
-from tests.processes.broker_group import BrokerGroup, until
+from tests.processes.broker_group import Broker, BrokerGroup, until
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
@@ -179,6 +179,57 @@ def test_the_java_client_outlives_the_master(classes, group, tmp_path):
     assert int(last.split()[3].rstrip(",")) > 100
     master.start()
     group.settle()
+
+
+class TestReplicas:
+    """The master dies and no controller can elect another one: consumers of RocketMQ go on, from a replica."""
+
+    MESSAGES = 2_000
+
+    @pytest.fixture
+    def cluster(self, tmp_path: Path) -> Iterator[BrokerGroup]:
+        """Three controllers and three brokers, to be killed; a master that is gone leaves the routes quickly."""
+        quickly = ("--set", "controller.broker_lost_grace_ms=500")
+        made = BrokerGroup(tmp_path, controllers=3, arguments={"controller": quickly})
+        try:
+            made.start()
+            yield made
+        finally:
+            made.end()
+
+    def test_they_serve_while_one_controller_is_left(self, classes, cluster, tmp_path):
+        """It shows them in its routes, and cannot elect."""
+        master = cluster.settle()
+        program = JavaProcess(classes, tmp_path / "home", "ReplicaReads", servers(cluster), "left", str(self.MESSAGES))
+        program.wait_for("consumed 200", 120)
+        for each in (*cluster.controllers[1:], master):
+            each.kill()
+        program.wait_for("complete", 240)
+        assert cluster.master() is None
+        assert sum(replica_reads(each) for each in cluster.brokers if each is not master) > 0
+        program.kill()
+
+    def test_a_group_that_reads_from_a_replica_needs_nobody_else(self, classes, cluster, tmp_path):
+        """Its `brokerId` names the replica; then the master and all controllers are killed."""
+        master = cluster.settle()
+        replica = next(each for each in cluster.brokers if each is not master)
+        chosen = replica.status()["id"]
+        wanted = f"updateSubGroup -n {servers(cluster)} -c DefaultCluster -g alone_group -i {chosen}"
+        assert "success" in "\n".join(administer(classes, tmp_path / "home", [wanted])[0])
+        program = JavaProcess(classes, tmp_path / "home", "ReplicaReads", servers(cluster), "alone", str(self.MESSAGES))
+        program.wait_for("consumed 200", 120)
+        until(lambda: replica_reads(replica) > 0, "the consumer was not sent to the replica")
+        for each in (*cluster.controllers, master):
+            each.kill()
+        program.wait_for("complete", 240)
+        assert cluster.master() is None
+        program.kill()
+
+
+def replica_reads(broker: Broker) -> int:
+    """Requests that a broker answered as a replica."""
+    lines = broker.page("/metrics").decode().splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("rocketmq_replica_reads_total "))
 
 
 class TestBrokersOfRocketMQ:

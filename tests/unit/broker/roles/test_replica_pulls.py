@@ -212,3 +212,37 @@ async def test_hidden_queues_are_no_topics(tmp_path: Path) -> None:
         queue = topics.find("plant", 0)
         assert queue is not None
         assert topics.owner(queue) == ("plant", 0)
+
+
+async def test_consumers_are_sent_to_the_replica_that_their_group_names(tmp_path: Path) -> None:
+    """While it follows; routes show it, and the replica keeps them."""
+    async with cluster(tmp_path, 2, stream_heartbeat_ms=50) as made:
+        master, replica = await two(made)
+        number = member(replica).manager.steps.broker_id
+        groups = [{"groupName": name, "brokerId": chosen} for name, chosen in (("g", number), ("far", 99))]
+        async with connected(master) as there, connected(replica) as here:
+            await send(there, "red")
+            for group in groups:
+                body = json.dumps(group).encode()
+                created = await ask(there, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+                assert created.code == ResponseCode.SUCCESS
+
+            async def suggested(connection: Connection, group: str) -> str:
+                return (await connection.request(pulling("t", consumerGroup=group))).fields["suggestWhichBrokerId"]
+
+            assert [await suggested(there, name) for name in ("g", "far", "other")] == [str(number), "0", "0"]
+            await shown(here, 1)
+            async with asyncio.timeout(20):
+                while await suggested(here, "g") != str(number):
+                    await asyncio.sleep(0.01)
+            assert made.controller is not None
+            route = made.controller.name_server.topic_route("t")
+            assert route is not None
+            assert route.broker_datas[0].broker_addrs == {
+                0: f"127.0.0.1:{master.port}",
+                number: f"127.0.0.1:{replica.port}",
+            }
+            await replica.stop()
+            async with asyncio.timeout(20):
+                while await suggested(there, "g") != "0":
+                    await asyncio.sleep(0.01)
