@@ -6,8 +6,9 @@ clients are made: topic -> queues and brokers, cluster -> brokers, lists.
 
 RocketMQ's rules: id 0 is the master. Where a group has none and allows it, the member with the lowest id acts for it,
 shown as id 0 and without the write permission. A topic whose group cannot be written to is shown as read only.
-Invariant: a topic's queues name only broker groups that exist, a group has at least one member, a topic at least one
-group; `revision` grows with every change and with nothing else. One address is one member of its cluster.
+Invariant: a topic's queues name only broker groups that exist, a topic has at least one group; a group has a member, or
+brokers that may come back for its readers, until it is removed; `revision` grows with every change and with nothing
+else. One address is one member of its cluster.
 Pure and deterministic.
 
 Live brokers: every address has a deadline that its heartbeats move; past it, the broker is dead at the next tick.
@@ -189,7 +190,10 @@ class MetadataState:
         limits: MetadataLimits | None = None,
         is_kept: Callable[[str], bool] = lambda _name: False,
     ) -> None:
-        """`is_kept`: whether a group stays in the routes when its last member leaves, as replicas serve readers."""
+        """`is_kept`: whether a group stays in the routes when its last member leaves, as replicas serve readers.
+
+        One whose members may act as master stays too: another of them may register next, and names no topics.
+        """
         self.metadata = metadata or Metadata()
         self._is_kept = is_kept
         self.revision = 0
@@ -282,7 +286,7 @@ class MetadataState:
     def _leave(self, broker_name: str, broker_id: int, reason: str) -> list[Event]:
         event = self._left(broker_name, broker_id, reason)
         group = self.metadata.groups[broker_name]
-        if not group.members and not self._is_kept(broker_name):
+        if not group.members and not group.enable_acting_master and not self._is_kept(broker_name):
             self._drop_group(broker_name)
         return [event]
 

@@ -187,7 +187,7 @@ def test_the_invariant_holds_and_the_same_commands_give_the_same_state(changes):
         if any(isinstance(event, Rejected) for event in events):
             assert state.revision == before
         groups, topics = state.metadata.groups, state.metadata.topics
-        assert all(group.members for group in groups.values())
+        assert all(group.members or group.enable_acting_master for group in groups.values())
         assert all(queues and queues.keys() <= groups.keys() for queues in topics.values())
         places = [(group.cluster, m.address) for group in groups.values() for m in group.members.values()]
         assert len(places) == len(set(places))
@@ -278,6 +278,16 @@ def test_a_group_without_members_is_removed_on_demand():
     state.apply(RemoveGroup("b"))
     state.apply(RemoveGroup("b"))
     assert (state.metadata.topics, state.metadata.groups) == ({}, {})
+
+
+def test_a_group_that_may_have_an_acting_master_keeps_its_topics():
+    """For one of its brokers, which registers without topics when the last one has left."""
+    state = world(("b", 0, "h:1"), acting=True)
+    state.apply(RemoveMember("C", "h:1", "it left in order"))
+    assert routes.topic_route(state.metadata, "t").broker_datas[0].broker_addrs == {}
+    state.apply(RegisterBroker("C", "b", 2, "h:2", enable_acting_master=True))
+    route = routes.topic_route(state.metadata, "t")
+    assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({0: "h:2"}, 4)
 
 
 def test_a_withdrawn_write_permission_shows():
