@@ -112,6 +112,12 @@ class Elector:
         """Whether this member leads."""
         return self.phase is ElectionPhase.LEADER
 
+    def outcome(self, epoch: int) -> str | None:
+        """Who leads in the present term, "" for nobody; None for no news, where the newest role is of `epoch`."""
+        if self.leader or (self.vote.term > epoch and self.vote.voted_for != self.own):
+            return self.leader
+        return None  # as a candidate it may be the master of this term yet
+
     @property
     def proven_ms(self) -> int:
         """A leader: when it was the leader for certain, because a majority answered what it sent then."""

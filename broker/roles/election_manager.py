@@ -24,6 +24,7 @@ from broker.roles.election import ElectionCall, ElectionTimers, Elector, OwnVote
 from broker.roles.election_lines import ElectionLines
 from broker.roles.election_members import MODE, GroupMembers
 from broker.roles.election_seat import ElectionSeat
+from broker.roles.group_node import SetChanged, StoodStill
 from broker.roles.replicas_manager import OwnIdentity
 from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, RoleChange, SyncStateSetChange, pause_limit_ms
@@ -306,6 +307,7 @@ class ElectionManager:
 
     def _in_doubt(self, paused_ms: int) -> None:
         self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.steps.epoch)
+        self.queue.feed(StoodStill())
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
@@ -332,23 +334,21 @@ class ElectionManager:
             self.own.save(term=vote.term, voted_for=vote.voted_for)
 
     def _publish(self) -> None:
-        elector, ids = self.elector, self.members.ids
-        term = elector.vote.term
-        if elector.leads:
-            view = KnownGroup(term, self.members.own_id, *self._addresses(), ids)
-        elif elector.leader:
+        elector, members = self.elector, self.members
+        leader = elector.outcome(self.steps.epoch)
+        if leader is None:
+            return
+        if leader and not elector.leads:
             self._seat.taken.set()  # whoever waits for this comes before the role that follows
-            view = KnownGroup(term, self.members.id_of(elector.leader), *self._leader_addresses, ids)
-        elif term > self.steps.epoch and elector.vote.voted_for != self.members.own:
-            view = KnownGroup(term, None, members=ids)
-        else:
-            return  # as a candidate it may be the master of this term yet
+        addresses = self._addresses() if elector.leads else self._leader_addresses if leader else ("", "")
+        master = members.id_of(leader) if leader else None
+        view = KnownGroup(elector.vote.term, master, *addresses, members.ids)
         change = self.steps.update(view)
         if isinstance(change, RoleChange):
             self.own.save(epoch=self.steps.epoch)
             self.queue.want(change)
         elif isinstance(change, SyncStateSetChange):
-            self._member.set_changed(change.view)
+            self.queue.feed(SetChanged(change.view))
 
     def _register(self) -> None:
         """Roles may be taken: there is nobody to register at."""

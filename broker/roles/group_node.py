@@ -1,14 +1,15 @@
 """What a broker of a group does when its role changes: events in, actions out, in the order in which they are done.
 
-    in       event                 actions                                                   then
-    REST     start                 OpenLog as a replica's                                    OPENING
-    IN_ROLE  a replica stays one   Refuse, FollowMaster; FenceOff where there is no master   IN_ROLE
-    IN_ROLE  any other order       Refuse, EndRole                                           ENDING
-    IN_ROLE  the set changed       Learn as the master; FollowMaster where it has moved      IN_ROLE
-    IN_ROLE  damage was found      ReportLoss, Unfollow                                      IN_ROLE
-    ENDING   the role has ended    CloseLog, OpenLog in the new role                         OPENING
-    OPENING  the log is open       Lead, Serve, Announce; FollowMaster; ReportLoss           IN_ROLE
-    any      stop                  Refuse, EndRole; then ClosePorts, CloseLog                STOPPED
+    in       event                 actions                                                        then
+    REST     start                 OpenLog as a replica's                                         OPENING
+    IN_ROLE  a replica stays one   Refuse, FollowMaster; FenceOff where there is no master        IN_ROLE
+    IN_ROLE  any other order       Refuse, for a master Suspend, EndRole                          ENDING
+    IN_ROLE  the set changed       Learn as the master; FollowMaster where it has moved           IN_ROLE
+    IN_ROLE  damage was found      ReportLoss, Unfollow                                           IN_ROLE
+    ENDING   the role has ended    for a master Expect, CloseLog, OpenLog in the new role         OPENING
+    OPENING  it stood still        for a master Expect: who waits may have come before            OPENING
+    OPENING  the log is open       Lead, Serve, Announce; FollowMaster; ReportLoss                IN_ROLE
+    any      stop                  Refuse, EndRole; then ClosePorts, CloseLog                     STOPPED
 
 An order that comes in ENDING or OPENING is noted, and the newest of them is carried out instead of the present one as
 soon as an action has ended: a log that is open for an epoch that is over is never served. A set that is committed
@@ -82,6 +83,11 @@ class LogOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill:
+    """The process made no turn for so long that what was sent to it before proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class DamageFound:
     """More of a replica's log turned out to be damaged."""
 
@@ -90,6 +96,8 @@ class DamageFound:
 class Stop:
     """The process is to end."""
 
+    address: str
+    """The master's after it, empty when that is not known."""
     epoch: int
     """The newest one known."""
 
@@ -99,7 +107,7 @@ class Broken:
     """An action failed."""
 
 
-Event = Start | Ordered | Withdrawn | SetChanged | RoleEnded | LogOpened | DamageFound | Stop | Broken
+Event = Start | Ordered | Withdrawn | SetChanged | RoleEnded | LogOpened | StoodStill | DamageFound | Stop | Broken
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
@@ -124,6 +132,16 @@ class Refuse:
     address: str
     """The master's, empty when it is not known."""
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Let requests of clients wait until this broker serves, or refuses again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """End the connections of replicas, and let those that come from now on wait until this broker leads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +229,8 @@ class ClosePorts:
 
 
 Action = (
-    Begin | Finish | Refuse | EndRole | CloseLog | OpenLog | Lead | Serve | Announce | Learn | FollowMaster | FenceOff
-    | Unfollow | MasterUnreachable | ReportLoss | ClosePorts
+    Begin | Finish | Refuse | Suspend | Expect | EndRole | CloseLog | OpenLog | Lead | Serve | Announce | Learn
+    | FollowMaster | FenceOff | Unfollow | MasterUnreachable | ReportLoss | ClosePorts
 )  # fmt: skip
 Actions = tuple[Action, ...]
 
@@ -249,6 +267,8 @@ class GroupNode:
                 return self._opened(is_damaged=is_damaged)
             case Withdrawn():
                 self._void()
+            case StoodStill():
+                return (Expect(),) if self.phase is NodePhase.OPENING and self.epoch is not None else ()
             case DamageFound():
                 return self._damage_found()
             case Start() | Stop() | Broken():
@@ -263,7 +283,7 @@ class GroupNode:
             self.phase = NodePhase.BROKEN
             return ()
         self.phase = NodePhase.STOPPING
-        return Refuse("", event.epoch), EndRole(good_bye=True)
+        return Refuse(event.address, event.epoch), EndRole(good_bye=True)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -290,8 +310,9 @@ class GroupNode:
             return ()
         self._order = role
         self.changes += 1
-        address = "" if role.is_master or role.is_fenced else role.view.address
-        return Begin(role), Refuse(address, role.view.epoch)
+        if role.is_master:
+            return Begin(role), Refuse("", role.view.epoch), Suspend()
+        return Begin(role), Refuse("" if role.is_fenced else role.view.address, role.view.epoch)
 
     def _replicate(self) -> Actions:
         """The log is a replica's: copy the master's, if there is one."""
@@ -333,7 +354,8 @@ class GroupNode:
         if self.phase is NodePhase.STOPPING:
             self.phase = NodePhase.STOPPED
             return ClosePorts(), CloseLog()
-        return *self._adopt(), CloseLog(), *self._open()
+        begun, opens = self._adopt(), self._open()
+        return *begun, *((Expect(),) if self.epoch is not None else ()), CloseLog(), *opens
 
     def _open(self) -> Actions:
         self.phase = NodePhase.OPENING
@@ -351,7 +373,8 @@ class GroupNode:
         order, former = self._order, self._former
         if order is None:
             if self.epoch is not None:
-                return CloseLog(), *self._open()
+                self.phase, epoch = NodePhase.ENDING, self.epoch
+                return Refuse("", epoch), EndRole()
             return (*loss, Finish()) if self.changes else loss
         if not order.is_master:
             return *self._replicate(), Finish()

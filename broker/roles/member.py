@@ -4,7 +4,7 @@
                        served (`replica_reads`), every other request gets NOT_MASTER
     master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
 
-A role change closes the log and opens it again in its new role, while both ports stay open. A store whose disk fails
+What a change of role takes, and in which order, is decided by `group_node`; it is done here. A store whose disk fails
 stays failed, and `failed` is called. A store that was closed or cut for a role change is no longer the current
 one, and its failure is ignored.
 Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open;
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,29 @@ from broker.replication.leader import Leader
 from broker.roles.election_manager import ElectionManager
 from broker.roles.election_members import MODE as ELECTS_ITSELF
 from broker.roles.election_seat import ElectionSeat
+from broker.roles.group_node import (
+    Action,
+    Announce,
+    CloseLog,
+    ClosePorts,
+    DamageFound,
+    EndRole,
+    Event,
+    Expect,
+    FenceOff,
+    Finish,
+    FollowMaster,
+    Lead,
+    Learn,
+    LogOpened,
+    OpenLog,
+    Refuse,
+    ReportLoss,
+    RoleEnded,
+    Serve,
+    Suspend,
+    Unfollow,
+)
 from broker.roles.master import MasterOfGroup
 from broker.roles.member_state import (
     declare_metrics,
@@ -42,7 +65,7 @@ from broker.roles.member_state import (
 from broker.roles.replica_reads import ReplicaReads
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
-from broker.roles.steps import KnownGroup, RoleChange
+from broker.roles.steps import KnownGroup
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log.confirm import NEVER
 from broker.store.log.epoch_file import UNLIMITED
@@ -95,6 +118,8 @@ class MemberLog:
         """`failed` is called with a store that can no longer write."""
         self.store: LogStore | None = None
         """The open store, None between two roles."""
+        self.is_whole = False
+        """Whether it is closed, with all of it on the disk."""
         self._config, self._clock, self._faults, self._log = config, clock, faults, log
         self._failed = failed
         self._standing = Standing()
@@ -111,6 +136,7 @@ class MemberLog:
 
     async def open(self, role: str, epoch: int | None = None) -> LogStore:
         """Open the log as a "writer" in an epoch or as a "replica". Raises StoreError, OSError."""
+        self.is_whole = False
         loop = asyncio.get_running_loop()
         held: list[Callable[[], None]] | None = []
 
@@ -142,10 +168,8 @@ class MemberLog:
         self._watch(store)
         return store
 
-    def keep_up(
-        self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]], before: Callable[[], None]
-    ) -> None:
-        """Begin the upkeep of a replica's store; `damaged` is awaited each time more of it turns out to be.
+    def keep_up(self, store: LogStore, damaged: Callable[[LogStore], None], before: Callable[[], None]) -> None:
+        """Begin the upkeep of a replica's store; `damaged` is called each time more of it turns out to be.
 
         `before` is called at the beginning of every round.
         """
@@ -158,15 +182,15 @@ class MemberLog:
             await asyncio.gather(self._upkeep, return_exceptions=True)
             self._upkeep = None
 
-    def close(self) -> Exception | None:
-        """Close the log; the reason why not all of it is on the disk, None when it is."""
+    def close(self) -> None:
+        """Close the log, if it is open."""
         store = self.store
-        assert store is not None
+        if store is None:
+            return
         self._standing = self.standing()
-        refusal = store.refusal
+        self.is_whole = store.refusal is None
         self.store = None
         store.close()
-        return refusal
 
     def _watch(self, store: LogStore) -> None:
         """Call `failed` when the store can no longer write."""
@@ -185,7 +209,7 @@ class MemberLog:
         store.when_confirmed(NEVER, failed)
 
     async def _maintain(
-        self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]], each_round: Callable[[], None]
+        self, store: LogStore, damaged: Callable[[LogStore], None], each_round: Callable[[], None]
     ) -> None:
         interval_s = self._config.maintain_interval_ms / 1_000
         known = store.replica.sound_end if store.quarantined else UNLIMITED
@@ -194,7 +218,7 @@ class MemberLog:
             await upkeep(store, self._clock.now_ms(), interval_s, self._log, each_round)
             before, known = known, store.replica.sound_end if store.quarantined else UNLIMITED
             if known < before:
-                await damaged(store)
+                damaged(store)
 
 
 class GroupMember:
@@ -223,8 +247,6 @@ class GroupMember:
             Serving, config, clock=clock, registry=registry, log=log, connect=connect, authorizer=authorizer
         )
         self._registry, self._failed, self._log = registry, failed, log
-        self._former: int | None = None
-        """Who was the master before."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._stopped = False
         always = {
@@ -264,7 +286,7 @@ class GroupMember:
 
     async def start(self) -> int:
         """Recover the log as a replica's, open both ports, ask for a role; returns the port for clients."""
-        await self._open_replica()
+        await self.manager.queue.start()
         await self.replicas.start(self.config.host, self.config.replication.port)
         port = await self.clients.start()
         self._reads.tell_address(self.clients.host, port)
@@ -280,22 +302,16 @@ class GroupMember:
             return
         self._stopped = True
         self._follow_users(follow=False)
-        await self._hand_over()
+        address, epoch = await self._hand_over()
         if self._reads.acting is not None:
             await self._reads.acting.stop()
         await self.manager.stop()
-        await self._leave_role(good_bye=True)
-        await self.replicas.stop()
-        await self.clients.stop()
-        for task in list(self._leaving):
-            task.cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
-        self._reads.close()
-        if self.store is not None and self._data.close() is None:
+        await self.manager.queue.stop(address, epoch)
+        if self._data.is_whole:
             self.manager.stopped_clean()
 
-    async def _hand_over(self) -> None:
-        """Let another broker in sync be the master first, if this one is, and answer no more."""
+    async def _hand_over(self) -> tuple[str, int]:
+        """Let another broker in sync be the master first, if this one is; the master's address, if known, and epoch."""
         manager, master, now_ms = self.manager, self.master, self.replicas.streams.now_ms
         began_ms = now_ms()
         if master is not None and self.gate.serving and master.has_successor():
@@ -311,12 +327,11 @@ class GroupMember:
                 self._log.warning("not_handed_over", error=str(error) or f"not done within {HAND_OVER_S} s")
         view = manager.steps.view
         if view is None or view.master in (None, manager.steps.broker_id):
-            self._refuse("", manager.steps.epoch)
-            return
-        self._refuse(view.address, view.epoch)
+            return "", manager.steps.epoch
         if master is not None:
             took_ms = now_ms() - began_ms
             self._log.info("handed_over", to=view.master, address=view.address, epoch=view.epoch, took_ms=took_ms)
+        return view.address, view.epoch
 
     def reload(self) -> None:
         """Read the certificate again."""
@@ -325,48 +340,81 @@ class GroupMember:
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    async def take_role(self, role: RoleChange) -> None:
-        """Become master, replica or fenced; the log is open in that role when it returns."""
-        view = role.view
-        self._log.info(
-            "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",
-            epoch=view.epoch, master=view.master, address=view.address,
-        )  # fmt: skip
-        if role.is_master:
-            await self._to_master(view)
-            self._former = None
-        elif role.is_fenced:
-            await self._to_replica("", view.epoch)
-            if self.client is not None:
-                self.client.following.move(self.client.following.address, view.epoch)
-        else:
-            self._former = view.master
-            await self._to_replica(view.address, view.epoch)
-            if self.manager.steps.is_registered:
+    async def carry_out(self, action: Action) -> Event | None:
+        """Do what `GroupNode` decided; the event that it waits for, None for what is done at once."""
+        match action:
+            case EndRole(good_bye):
+                await self._end_role(good_bye=good_bye)
+                return RoleEnded()
+            case OpenLog(epoch):
+                return LogOpened(is_damaged=await self._open(epoch))
+            case Unfollow():
+                client, self.client = self.client, None
+                if client is not None:
+                    await client.stop()
+            case ClosePorts():
+                await self._close_ports()
+            case FollowMaster(view):
                 self._follow(view)
+            case ReportLoss():
+                self.manager.lost_something()
+            case Expect():
+                self.replicas.streams.expect()
+            case _:
+                self._do(action)
+        return None
 
-    def set_changed(self, view: KnownGroup) -> None:
-        """The controllers have committed another set, or the master has moved."""
-        if self.master is not None:
-            self.master.learn(view)
-        elif self.client is not None and view.ha_address and view.ha_address != self.client.following.address:
-            self.client.following.move(view.ha_address, view.epoch)
+    def _do(self, action: Action) -> None:
+        match action:
+            case Refuse(address, epoch):
+                self._refuse(address, epoch)
+            case Suspend():
+                self._suspend()
+            case CloseLog():
+                self._reads.close()
+                self._data.close()
+            case Lead(view, former):
+                self._lead(view, former)
+            case Serve(epoch):
+                self._serve(epoch)
+            case Announce():
+                self._announce()
+            case Learn(view):
+                assert self.master is not None
+                self.master.learn(view)
+            case FenceOff(epoch):
+                if self.client is not None:
+                    self.client.following.move(self.client.following.address, epoch)
+            case Finish():
+                self._finish()
 
-    async def _to_master(self, view: KnownGroup) -> None:
-        began_ms, former = self.replicas.streams.now_ms(), self._former
-        self._follow_users(follow=False)
+    def _suspend(self) -> None:
+        """Stand in for no master any more, and let requests wait: this broker is about to be it."""
         if self._reads.acting is not None:
             self._reads.acting.step_aside()
-        self._refuse("", view.epoch)
         self.gate.suspend("this broker is about to be the master")
-        await self._leave_role(good_bye=False)
-        self.replicas.streams.expect()
-        self._reads.close()
-        self._data.close()
-        store = await self._data.open("writer", view.epoch)
-        latest = self.manager.steps.view
-        if latest is not None and latest.epoch == view.epoch:
-            view = latest  # a set was committed while the log opened; it is not reported again
+
+    async def _open(self, epoch: int | None) -> bool:
+        """Open the log for a role; whether it is a replica's with damaged parts."""
+        if epoch is not None:
+            self._follow_users(follow=False)
+            await self._data.open("writer", epoch)
+            return False
+        store = await self._data.open("replica")
+        watch_store(self._registry, store)
+        self._reads.open(store)
+        self._data.keep_up(store, self._found_damage, self._reads.maintain)
+        return bool(store.quarantined)
+
+    def _found_damage(self, store: LogStore) -> None:
+        """Leave the replicas in sync; the next role cuts the damage off and takes the master's bytes again."""
+        self._log.error("replica_log_damaged", position=store.replica.sound_end, end=store.end_position)
+        self.manager.queue.feed(DamageFound())
+
+    def _lead(self, view: KnownGroup, former: int | None) -> None:
+        """Be the master for the replicas, with everything there that will answer clients."""
+        store = self.store
+        assert store is not None
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas.streams, self.manager.alter,
@@ -379,22 +427,26 @@ class GroupMember:
             serving.broker.tools.identity.is_replica_read = self.master.has_replica
         serving.start()
         if former is not None:
-            self.master.leader.presume_absent(former)  # otherwise no other master would have been elected
+            self.master.leader.presume_absent(former)
         self.master.start()
-        self.gate.serve(serving.handlers, view.epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
-        serving.announce(self.clients.host, self.clients.port, self.config.controllers)
-        if self._reads.acting is not None:
-            self._reads.acting.lead(serving.broker.groups.merge)
-        self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.streams.now_ms() - began_ms)
 
-    async def _to_replica(self, address: str, epoch: int) -> None:
-        self._refuse(address, epoch)
-        if self.serving is not None:
-            await self._leave_role(good_bye=False)
-            self._data.close()
-            await self._open_replica()
-        self._follow_users(follow=True)
-        self._stand_by(address)
+    def _serve(self, epoch: int) -> None:
+        assert self.serving is not None
+        assert self.master is not None
+        self.gate.serve(self.serving.handlers, epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
+
+    def _announce(self) -> None:
+        serving, acting = self.serving, self._reads.acting
+        assert serving is not None
+        serving.announce(self.clients.host, self.clients.port, self.config.controllers)
+        if acting is not None:
+            acting.lead(serving.broker.groups.merge)
+
+    def _finish(self) -> None:
+        """A role is taken; a broker that is not the master stands by."""
+        self._follow_users(follow=self.serving is None)
+        if self.serving is None:
+            self._stand_by(self.gate.master_address)
 
     def _stand_by(self, master_address: str) -> None:
         """As a replica be ready to stand in for the master, and give it what was kept for it."""
@@ -419,7 +471,7 @@ class GroupMember:
             self.serving.give_up(giving_up(address, epoch))
         self.gate.refuse(address, epoch)
 
-    async def _leave_role(self, *, good_bye: bool) -> None:
+    async def _end_role(self, *, good_bye: bool) -> None:
         """End what works on the log; the log itself stays open."""
         client, self.client = self.client, None
         if client is not None:
@@ -427,6 +479,7 @@ class GroupMember:
         master, self.master = self.master, None
         if master is not None:
             await master.stop()
+        self.replicas.streams.step_down("this broker is not the master")
         serving, self.serving = self.serving, None
         if serving is not None:
             if good_bye:
@@ -438,16 +491,18 @@ class GroupMember:
             await serving.rest()
         await self._data.rest()
 
+    async def _close_ports(self) -> None:
+        await self.replicas.stop()
+        await self.clients.stop()
+        for task in list(self._leaving):
+            task.cancel()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
     def _follow(self, view: KnownGroup) -> None:
-        store = self.store
+        store, epoch = self.store, self.manager.fenced_below(view.epoch)
         assert store is not None
-        assert self.manager.steps.broker_id is not None
-        epoch = self.manager.fenced_below(view.epoch)
         if self.client is not None:
             self.client.following.move(view.ha_address, epoch)
-            return
-        if not view.ha_address:
-            self._log.warning("master_tells_no_replication_address", address=view.address)
             return
         config = self.config
         self.client = HaClient(
@@ -472,24 +527,6 @@ class GroupMember:
         """A peer knows of a newer epoch than ours: the controllers know who leads in it."""
         self._log.warning("newer_epoch_heard", epoch=epoch)
         self.manager.ask_again()
-
-    # -- the log -------------------------------------------------------------------------------------------------------
-
-    async def _open_replica(self) -> None:
-        store = await self._data.open("replica")
-        watch_store(self._registry, store)
-        if store.quarantined:
-            self.manager.lost_something()
-        self._reads.open(store)
-        self._data.keep_up(store, self._found_damage, self._reads.maintain)
-
-    async def _found_damage(self, store: LogStore) -> None:
-        """Leave the replicas in sync; the next role cuts the damage off and takes the master's bytes again."""
-        self._log.error("replica_log_damaged", position=store.replica.sound_end, end=store.end_position)
-        client, self.client = self.client, None
-        self.manager.lost_something()
-        if client is not None:
-            await client.stop()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 

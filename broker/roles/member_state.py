@@ -93,7 +93,7 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
     counter(
         "rocketmq_replica_role_changes_total",
         "Roles taken since the start",
-        function=lambda: member.manager.queue.changes,
+        function=lambda: member.manager.queue.node.changes,
     )
     gauge(
         "rocketmq_replica_controllers_up",

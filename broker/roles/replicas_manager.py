@@ -1,6 +1,6 @@
 """Talks to the controllers for a member of a broker group, and carries role changes out one after the other.
 
-    Controllers (answers, pushes) --> ReplicaSteps.update --> epoch on the disk --> RoleExecutor.take_role(role)
+    Controllers (answers, pushes) --> ReplicaSteps.update --> epoch on the disk --> GroupNode
     GROUP   {"crc": n, "state": {cluster, group, broker_id, check_code, is_applied, epoch, clean, machine_boot, flush}}
 
 GROUP has the broker's id and the newest master epoch it knows of, and is replaced as a whole. The id is written before
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.roles.group_node import SetChanged, StoodStill
 from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import (
     Ask,
@@ -490,6 +491,7 @@ class ReplicasManager:
 
     def _in_doubt(self, paused_ms: int) -> None:
         self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.steps.epoch)
+        self.queue.feed(StoodStill())
         self.ask_again()
 
     async def _beat(self) -> None:
@@ -529,7 +531,7 @@ class ReplicasManager:
             self.own.save(epoch=self.steps.epoch)
             self.queue.want(change)
         elif isinstance(change, SyncStateSetChange):
-            self._member.set_changed(change.view)
+            self.queue.feed(SetChanged(change.view))
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
             self.ask_again()
 

@@ -1,17 +1,31 @@
-"""Carries out the roles that a member of a group is given, one after the other.
+"""Carries out what a member's `GroupNode` decides, one action after the other.
 
-A role change that was overtaken by a newer one is not begun. One that fails ends the broker: its log may be neither
-open nor closed, and a restart finds out. Invariant: one role change at a time, with the newest role known when it
-begins. Loop thread only.
+An action that fails ends the broker: its log may be neither open nor closed, and a restart finds out. Invariant: one
+action at a time, in the order in which they were decided. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from broker.roles.steps import KnownGroup, RoleChange
+from broker.roles.group_node import (
+    Action,
+    Begin,
+    Broken,
+    Event,
+    Finish,
+    GroupNode,
+    MasterUnreachable,
+    Ordered,
+    Start,
+    Stop,
+    Withdrawn,
+)
+from broker.roles.steps import RoleChange
+from remoting import clock
 
 
 class LogState(Protocol):
@@ -31,57 +45,93 @@ class LogState(Protocol):
 
 
 class RoleExecutor(Protocol):
-    """Who carries roles out."""
+    """Who carries actions out."""
 
     def log_state(self) -> LogState:
         """How the log stands now."""
         ...
 
-    async def take_role(self, role: RoleChange) -> None:
-        """Carry out a role; returns when it is done."""
-        ...
-
-    def set_changed(self, view: KnownGroup) -> None:
-        """The controllers have committed another set for the present master."""
+    async def carry_out(self, action: Action) -> Event | None:
+        """Do it; what came of it, where the node waits for that."""
         ...
 
 
 class RoleQueue:
-    """The role that is wanted next."""
+    """What is to be done for the roles of one member."""
 
     def __init__(
         self, member: RoleExecutor, beat: Callable[[], None], failed: Callable[[Exception], None], log: Any
     ) -> None:
-        """`beat` is called before and after each change; `failed` gets the error of one."""
-        self.changes = 0
-        """Roles taken since the start."""
+        """`beat` is called before and after each change of role; `failed` gets the error of an action."""
+        self.node = GroupNode()
         self._member, self._beat, self._failed, self._log = member, beat, failed, log
-        self._wanted: RoleChange | None = None
+        self._todo: deque[Action] = deque()
         self._changed = asyncio.Event()
+        self._began_ms = 0
 
     def want(self, role: RoleChange) -> None:
-        """Take this role as soon as the present change is done."""
-        self._wanted = role
-        self._changed.set()
+        """Take this role as soon as the action under way is done."""
+        self.feed(Ordered(role))
 
     def drop(self) -> None:
         """Do not take the role that is wanted."""
-        self._wanted = None
+        self.feed(Withdrawn())
+
+    def feed(self, event: Event) -> None:
+        """Let the node decide what an event means; it is carried out in `run`."""
+        self._todo.extend(self.node.step(event))
+        self._changed.set()
+
+    async def start(self) -> None:
+        """Open the log. Raises StoreError, OSError."""
+        self.feed(Start())
+        await self._carry_out()
 
     async def run(self) -> None:
-        """Carry out roles until cancelled."""
+        """Carry out what is decided until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()
-            role, self._wanted = self._wanted, None
-            if role is None:
-                continue
-            self.changes += 1
-            self._beat()  # the log is closed and opened in this loop: no heartbeat is sent meanwhile
             try:
-                await self._member.take_role(role)
+                await self._carry_out()
             except Exception as error:  # noqa: BLE001 - after any error this broker's role is unknown
-                self._log.error("role_not_taken", epoch=role.view.epoch, exc_info=error)
+                self.feed(Broken())
+                self._log.error("role_not_taken", exc_info=error)
                 self._failed(error)
                 return
-            self._beat()
+
+    async def stop(self, address: str, epoch: int) -> None:
+        """End the role and close everything, `run` having been cancelled; the arguments are those of `Stop`."""
+        self._todo.clear()
+        self.feed(Stop(address, epoch))
+        await self._carry_out()
+
+    async def _carry_out(self) -> None:
+        while self._todo:
+            event = await self._done(self._todo.popleft())
+            if event is not None:
+                self._todo.extend(self.node.step(event))
+
+    async def _done(self, action: Action) -> Event | None:
+        """Do one; what a change is like for others, and for the log, is said here."""
+        match action:
+            case Begin(role):
+                self._began_ms = _now_ms()
+                self._log.info(
+                    "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",
+                    epoch=role.view.epoch, master=role.view.master, address=role.view.address,
+                )  # fmt: skip
+                self._beat()  # the log is closed and opened in this loop: no heartbeat is sent meanwhile
+            case Finish():
+                await self._member.carry_out(action)
+                self._log.info("role_ready", took_ms=_now_ms() - self._began_ms)
+                self._beat()
+            case MasterUnreachable(address):
+                self._log.warning("master_tells_no_replication_address", address=address)
+            case _:
+                return await self._member.carry_out(action)
+        return None
+
+
+def _now_ms() -> int:
+    return clock.monotonic_ns() // 1_000_000

@@ -10,8 +10,8 @@ import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.roles.election_manager import ElectionManager
+from broker.roles.group_node import Action, Event
 from broker.roles.replicas_manager import IdentityFile
-from broker.roles.steps import KnownGroup, RoleChange
 from remoting.client.connection import dial
 from remoting.protocol.bodies.controller_body import decode_body, encode_body
 from remoting.protocol.bodies.election_body import Question, QuestionKind, Reply
@@ -62,11 +62,8 @@ class Member:
     def count_copies(self, *, counted: bool) -> None:
         self.counted.append(counted)
 
-    async def take_role(self, role: RoleChange) -> None:
-        raise NotImplementedError(role)
-
-    def set_changed(self, view: KnownGroup) -> None:
-        raise NotImplementedError(view)
+    async def carry_out(self, action: Action) -> Event | None:
+        raise NotImplementedError(action)
 
     def vote(self) -> tuple[int, str]:
         """What the disk has."""

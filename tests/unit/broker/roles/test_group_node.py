@@ -17,6 +17,7 @@ from broker.roles.group_node import (
     DamageFound,
     EndRole,
     Event,
+    Expect,
     FenceOff,
     Finish,
     FollowMaster,
@@ -34,7 +35,9 @@ from broker.roles.group_node import (
     Serve,
     SetChanged,
     Start,
+    StoodStill,
     Stop,
+    Suspend,
     Unfollow,
     Withdrawn,
 )
@@ -73,8 +76,8 @@ def led(epoch: int) -> GroupNode:
 def test_a_replica_becomes_master_in_this_order() -> None:
     node, known, follows = started(), view(5), view(4, 2)
     assert node.step(ordered(follows)) == (Begin(role(follows)), Refuse("m:1", 4), FollowMaster(follows), Finish())
-    assert node.step(ordered(known)) == (Begin(role(known)), Refuse("", 5), EndRole())
-    assert node.step(RoleEnded()) == (CloseLog(), OpenLog(5))
+    assert node.step(ordered(known)) == (Begin(role(known)), Refuse("", 5), Suspend(), EndRole())
+    assert node.step(RoleEnded()) == (Expect(), CloseLog(), OpenLog(5))
     assert node.step(LogOpened()) == (Lead(known, 2), Serve(5), Announce(), Finish())
     changed = replace(known, set_epoch=7)
     assert node.step(SetChanged(changed)) == (Learn(changed),)
@@ -94,7 +97,7 @@ def test_an_overtaken_role_is_never_served() -> None:
     node, newest = led(5), view(8, 2)
     node.step(ordered(view(6)))
     assert node.step(ordered(view(7))) == ()
-    assert node.step(RoleEnded()) == (Begin(role(view(7))), Refuse("", 7), CloseLog(), OpenLog(7))
+    assert node.step(RoleEnded()) == (Begin(role(view(7))), Refuse("", 7), Suspend(), Expect(), CloseLog(), OpenLog(7))
     assert node.step(ordered(newest)) == ()
     assert node.step(LogOpened()) == (Begin(role(newest)), Refuse("m:1", 8), EndRole())
     assert node.step(RoleEnded()) == (CloseLog(), OpenLog(None))
@@ -157,23 +160,36 @@ def test_a_withdrawn_order_leaves_a_replica() -> None:
     node.step(ordered(view(5)))
     node.step(RoleEnded())
     assert node.step(Withdrawn()) == ()
-    assert node.step(LogOpened()) == (CloseLog(), OpenLog(None))
+    assert node.step(LogOpened()) == (Refuse("", 5), EndRole())
+    assert node.step(RoleEnded()) == (CloseLog(), OpenLog(None))
     assert node.step(LogOpened()) == (Finish(),)
+
+
+def test_who_came_before_a_pause_does_not_count_for_the_master() -> None:
+    """A replica that waits for the log to be open may have been sent here by an election that is over."""
+    node = started()
+    assert node.step(StoodStill()) == ()
+    node.step(ordered(view(5)))
+    assert node.step(StoodStill()) == (), "all connections end with the former role"
+    node.step(RoleEnded())
+    assert node.step(StoodStill()) == (Expect(),)
+    node.step(LogOpened())
+    assert node.step(StoodStill()) == (), "the master itself ends them"
 
 
 def test_a_stop_ends_the_role_and_nothing_is_done_after_it() -> None:
     node = led(5)
-    assert node.step(Stop(5)) == (Refuse("", 5), EndRole(good_bye=True))
+    assert node.step(Stop("m:9", 5)) == (Refuse("m:9", 5), EndRole(good_bye=True))
     assert node.step(ordered(view(6, 2))) == ()
     assert node.step(RoleEnded()) == (ClosePorts(), CloseLog())
-    assert node.step(ordered(view(7, 2))) == node.step(Stop(7)) == ()
+    assert node.step(ordered(view(7, 2))) == node.step(Stop("", 7)) == ()
 
 
 def test_after_a_failure_only_the_stop_is_carried_out() -> None:
     node = led(5)
     node.step(ordered(view(6, 2)))
     assert node.step(Broken()) == node.step(ordered(view(7, 2))) == node.step(RoleEnded()) == ()
-    assert node.step(Stop(7)) == (Refuse("", 7), EndRole(good_bye=True))
+    assert node.step(Stop("", 7)) == (Refuse("", 7), EndRole(good_bye=True))
 
 
 class Shell:
@@ -184,6 +200,8 @@ class Shell:
         self.opened: int | None = None
         """0 for a replica's log."""
         self.leads = self.serves = self.follows = self.announced = 0
+        self.suspends = False
+        """Whether requests wait."""
         self.slow: Action | None = None
         self.feed(Start())
 
@@ -212,7 +230,9 @@ class Shell:
                 assert (self.leads, self.follows, self.serves) == (0, 0, 0)
                 self.opened = None
             case Refuse():
-                self.serves = 0
+                self.serves, self.suspends = 0, False
+            case Suspend():
+                self.suspends = True
             case FollowMaster(view):
                 assert self.opened == 0
                 self.follows = view.epoch
@@ -228,7 +248,7 @@ class Shell:
                 self.leads = view.epoch
             case Serve(epoch):
                 assert self.leads == epoch
-                self.serves = epoch
+                self.serves, self.suspends = epoch, False
             case Announce():
                 assert self.serves
                 self.announced = self.serves
@@ -267,8 +287,9 @@ def test_in_the_end_the_newest_order_is_carried_out(happens: list[tuple[str, obj
     is_master = newest is not None and newest.is_master
     expected = newest.view.epoch if newest is not None and is_master else 0
     assert (shell.leads, shell.serves, shell.announced) == (expected, expected, expected)
+    assert not shell.suspends
     if newest is not None and not is_master and not newest.is_fenced:
         assert shell.follows == newest.view.epoch
-    shell.feed(Stop(epoch))
+    shell.feed(Stop("", epoch))
     shell.end(is_damaged=False)
     assert (shell.opened, shell.serves, shell.node.phase) == (None, 0, NodePhase.STOPPED)

@@ -345,14 +345,15 @@ async def test_the_state_of_the_log_is_known_between_two_roles(tmp_path: Path) -
     assert (store, store.epoch) == (data.store, 3)
     stood = data.standing()
     assert stood.epoch == 3
-    assert data.close() is None
-    assert (data.store, data.standing()) == (None, stood)
+    data.close()
+    assert (data.store, data.is_whole, data.standing()) == (None, True, stood)
     store = await data.open("replica")
 
-    async def damaged(_store: object) -> None:
+    def damaged(_store: object) -> None:
         raise AssertionError("nothing is damaged")
 
-    data.keep_up(store, damaged)
+    data.keep_up(store, damaged, lambda: None)
     await data.rest()
-    assert data.close() is None
+    data.close()
+    assert data.is_whole
     assert not failures

@@ -13,8 +13,9 @@ import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.roles import replicas_manager
+from broker.roles.group_node import Action, EndRole, Event, FollowMaster, Lead, LogOpened, OpenLog, RoleEnded
 from broker.roles.replicas_manager import FILE_NAME, IdentityFile, ReplicasManager, machine_boot
-from broker.roles.steps import KnownGroup, RoleChange
+from broker.roles.steps import RoleChange
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.client.connection import dial
@@ -54,7 +55,6 @@ class FakeMember:
         )
         self.state = Log()
         self.roles: list[RoleChange] = []
-        self.news: list[KnownGroup] = []
         self.failures: list[Exception] = []
         self.error: Exception | None = None
         self.changed = asyncio.Event()
@@ -70,16 +70,24 @@ class FakeMember:
     def log_state(self) -> Log:
         return self.state
 
-    async def take_role(self, role: RoleChange) -> None:
-        self.changed.set()
+    async def start(self) -> None:
+        """Open the log and ask for a role, as a member does."""
+        await self.manager.queue.start()
+        self.manager.start()
+
+    async def carry_out(self, action: Action) -> Event | None:
         if self.error is not None:
             raise self.error
-        self.state.epoch = max(self.state.epoch, role.view.epoch if role.is_master else 0)
-        self.roles.append(role)
-
-    def set_changed(self, view: KnownGroup) -> None:
-        self.news.append(view)
-        self.changed.set()
+        match action:
+            case EndRole():
+                return RoleEnded()
+            case OpenLog(epoch):
+                self.state.epoch = max(self.state.epoch, epoch or 0)
+                return LogOpened()
+            case Lead(view) | FollowMaster(view):
+                self.roles.append(RoleChange(view, is_master=isinstance(action, Lead)))
+                self.changed.set()
+        return None
 
     async def until(self, condition) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -108,9 +116,9 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
         one, two = FakeMember(tmp_path / "1", address, 1001), FakeMember(tmp_path / "2", address, 1003)
         with pytest.raises(ConnectionLost):
             await one.manager.group_size()
-        one.manager.start()
+        await one.start()
         await one.until(lambda: bool(one.roles))
-        two.manager.start()
+        await two.start()
         await two.until(lambda: bool(two.roles))
         assert await two.manager.group_size() == 2
         assert [(role.is_master, role.view.master) for role in (*one.roles, *two.roles)] == [(True, 1), (False, 1)]
@@ -121,14 +129,14 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
         assert altered.set_epoch > view.set_epoch
         with pytest.raises(Refused):
             await two.manager.alter(view.epoch, frozenset({2}), altered.set_epoch)
-        await two.until(lambda: bool(two.news))
+        await two.until(lambda: two.manager.steps.view.set_epoch == altered.set_epoch)
         await one.manager.stop()
         await two.until(lambda: len(two.roles) > 1 and two.roles[-1].is_master)
         assert two.roles[-1].view.epoch > view.epoch
         assert two.manager.own.identity.epoch == two.roles[-1].view.epoch
         again = FakeMember(tmp_path / "1", address, 1001)
         assert (again.manager.steps.broker_id, again.manager.own.identity.clean) == (1, False)
-        again.manager.start()
+        await again.start()
         await again.until(lambda: bool(again.roles))
         assert not again.roles[-1].is_master
         assert again.roles[-1].view.master == 2
@@ -141,13 +149,13 @@ async def test_a_master_that_restarts_is_elected_anew(tmp_path: Path) -> None:
     async with controller(tmp_path / "c") as app:
         address = (f"127.0.0.1:{app.port}",)
         one = FakeMember(tmp_path / "1", address, 1001)
-        one.manager.start()
+        await one.start()
         await one.until(lambda: bool(one.roles))
         await one.manager.stop()
         one.manager.stopped_clean()
         again = FakeMember(tmp_path / "1", address, 1001)
         assert again.manager.own.was_clean
-        again.manager.start()
+        await again.start()
         await again.until(lambda: bool(again.roles) and again.roles[-1].is_master)
         assert again.roles[-1].view.epoch > one.roles[-1].view.epoch
         assert not again.manager.own.identity.clean
@@ -159,7 +167,7 @@ async def test_without_controllers_the_role_stays_and_then_continues(tmp_path: P
     async with controller(tmp_path / "c") as app:
         port = app.port
         one = FakeMember(tmp_path / "1", (f"127.0.0.1:{port}",), 1001)
-        one.manager.start()
+        await one.start()
         await one.until(lambda: bool(one.roles))
     await one.until(lambda: one.manager.controllers.reachable == 0)
     assert len(one.roles) == 1
@@ -183,7 +191,7 @@ async def test_a_killed_process_lost_nothing_unless_the_machine_stopped_too(
                 (one.manager.own.was_clean, one.manager.own.identity.machine_boot, one.manager.own.identity.flush)
             )
             if registers:
-                one.manager.start()
+                await one.start()
                 await one.until(lambda one=one: bool(one.roles))
                 await one.manager.stop()
     assert found == [
@@ -204,10 +212,10 @@ def test_what_a_process_flushed_is_judged_by_its_own_setting(tmp_path: Path) -> 
 
 
 async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
-    """Of its own group; one that is overtaken before it begins is skipped, and one that fails ends the broker."""
+    """Of its own group; the newest one counts, and one that fails ends the broker."""
     one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
     one.manager.steps.broker_id, one.manager.steps.is_applied = 1, True
-    one.manager.start()
+    await one.start()
 
     def push(epoch: int, master: int, group: str | None = None) -> None:
         header = MasterHeader(epoch, 1, master, "h:1", "h:2", broker_name=group)
@@ -220,8 +228,8 @@ async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
     push(4, 1)
     push(9, 2, "another")
     one.manager.pushed(Command(RequestCode.NOTIFY))
-    await one.until(lambda: bool(one.roles))
-    assert [(role.view.epoch, role.is_master) for role in one.roles] == [(4, True)]
+    await one.until(lambda: bool(one.roles) and one.roles[-1].is_master)
+    assert one.roles[-1].view.epoch == 4
     one.error = LocalMisuse("the log cannot be opened")
     push(5, 2)
     await one.until(lambda: bool(one.failures))
@@ -234,10 +242,10 @@ async def test_a_learner_never_asks_to_be_master(tmp_path: Path) -> None:
     async with controller(tmp_path / "c") as app:
         address = (f"127.0.0.1:{app.port}",)
         learner = FakeMember(tmp_path / "1", address, 1001, learner=True)
-        learner.manager.start()
+        await learner.start()
         await learner.until(lambda: learner.manager.steps.may_beat)
         one = FakeMember(tmp_path / "2", address, 1003)
-        one.manager.start()
+        await one.start()
         await learner.until(lambda: bool(learner.roles))
         assert not learner.roles[0].is_master
         await learner.manager.stop()

@@ -1,37 +1,58 @@
-"""Roles are carried out one after the other, and one that was overtaken is not begun."""
+"""What is decided is done one after the other, and what fails ends the broker."""
 
 from __future__ import annotations
 
 import asyncio
 
+from broker.roles.group_node import (
+    Action,
+    CloseLog,
+    ClosePorts,
+    EndRole,
+    Event,
+    Finish,
+    Lead,
+    LogOpened,
+    OpenLog,
+    Refuse,
+    RoleEnded,
+    Serve,
+)
 from broker.roles.role_queue import RoleQueue
 from broker.roles.steps import KnownGroup, RoleChange
 from runtime.logs import get_logger
 
 
 class Executor:
-    """Takes roles as slowly as a test wants; fails in epoch 9."""
+    """Opens the log as slowly as a test wants; fails in epoch 9."""
 
     def __init__(self) -> None:
-        self.taken: list[int] = []
-        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.done: list[Action] = []
+        self.opening, self.may_open = asyncio.Event(), asyncio.Event()
+        self.may_open.set()
 
     def log_state(self) -> None:
         raise NotImplementedError
 
-    async def take_role(self, role: RoleChange) -> None:
-        self.taken.append(role.view.epoch)
-        self.begun.set()
-        await self.may_end.wait()
-        if role.view.epoch == 9:
-            raise OSError("no space")
+    async def carry_out(self, action: Action) -> Event | None:
+        self.done.append(action)
+        match action:
+            case EndRole():
+                return RoleEnded()
+            case OpenLog(epoch):
+                self.opening.set()
+                await self.may_open.wait()
+                if epoch == 9:
+                    raise OSError("no space")
+                return LogOpened()
+        return None
 
-    def set_changed(self, view: KnownGroup) -> None:
-        raise NotImplementedError(view)
+    def led(self) -> list[int]:
+        return [each.view.epoch for each in self.done if isinstance(each, Lead)]
 
 
 def role(epoch: int) -> RoleChange:
-    return RoleChange(KnownGroup(epoch, None), is_master=False)
+    return RoleChange(KnownGroup(epoch, 1), is_master=True)
 
 
 async def test_the_newest_role_comes_next_and_a_failure_ends_all() -> None:
@@ -39,32 +60,42 @@ async def test_the_newest_role_comes_next_and_a_failure_ends_all() -> None:
     beats: list[int] = []
     failures: list[Exception] = []
     queue = RoleQueue(executor, lambda: beats.append(1), failures.append, get_logger("test"))  # type: ignore[arg-type]
+    await queue.start()
+    assert (executor.done, beats) == ([OpenLog(None)], [])
     running = asyncio.create_task(queue.run())
+    executor.may_open.clear()
+    executor.opening.clear()
     queue.want(role(1))
-    await executor.begun.wait()
+    await executor.opening.wait()
     for epoch in (2, 3):
         queue.want(role(epoch))
-    executor.begun.clear()
-    executor.may_end.set()
-    await executor.begun.wait()
-    assert executor.taken == [1, 3]
+    executor.opening.clear()
+    executor.may_open.set()
+    await executor.opening.wait()
+    while not executor.led():
+        await asyncio.sleep(0)
+    assert executor.led() == [3]
+    assert executor.done[-2:] != [Serve(3), Finish()], "it is announced"
     queue.want(role(9))
     await running
-    assert (executor.taken, queue.changes) == ([1, 3, 9], 3)
+    assert (executor.led(), queue.node.changes, len(beats)) == ([3], 3, 4)
     assert [str(each) for each in failures] == ["no space"]
-    assert len(beats) == 5
+    executor.done.clear()
+    queue.want(role(10))
+    await queue.stop("", 10)
+    assert executor.done == [Refuse("", 10), EndRole(good_bye=True), ClosePorts(), CloseLog()]
 
 
 async def test_a_role_that_is_dropped_is_not_taken() -> None:
     executor = Executor()
     queue = RoleQueue(executor, lambda: None, lambda _error: None, get_logger("test"))  # type: ignore[arg-type]
-    executor.may_end.set()
     queue.want(role(1))
     queue.drop()
+    await queue.start()
     running = asyncio.create_task(queue.run())
-    await asyncio.sleep(0)
     queue.want(role(2))
-    await executor.begun.wait()
-    assert executor.taken == [2]
+    while not executor.led():
+        await asyncio.sleep(0)
+    assert executor.led() == [2]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
