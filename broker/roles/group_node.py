@@ -248,6 +248,8 @@ class GroupNode:
         """The role that is there or being taken; None when there is none, or it is void."""
         self._wanted: RoleChange | None = None
         """The newest order that is not begun."""
+        self._begun = 0
+        """Epoch of the role that was begun last."""
         self._former: int | None = None
         self._followed = ""
         """The address whose log is copied."""
@@ -308,11 +310,15 @@ class GroupNode:
         role, self._wanted = self._wanted, None
         if role is None:
             return ()
-        self._order = role
+        self._order, self._begun = role, role.view.epoch
         self.changes += 1
         if role.is_master:
             return Begin(role), Refuse("", role.view.epoch), Suspend()
         return Begin(role), Refuse("" if role.is_fenced else role.view.address, role.view.epoch)
+
+    def _nobody(self) -> Actions:
+        """Nothing waits for a role that is not taken."""
+        return () if self._order is not None else (Refuse("", self._begun),)
 
     def _replicate(self) -> Actions:
         """The log is a replica's: copy the master's, if there is one."""
@@ -354,7 +360,7 @@ class GroupNode:
         if self.phase is NodePhase.STOPPING:
             self.phase = NodePhase.STOPPED
             return ClosePorts(), CloseLog()
-        begun, opens = self._adopt(), self._open()
+        begun, opens = self._adopt() or self._nobody(), self._open()
         return *begun, *((Expect(),) if self.epoch is not None else ()), CloseLog(), *opens
 
     def _open(self) -> Actions:
@@ -373,8 +379,8 @@ class GroupNode:
         order, former = self._order, self._former
         if order is None:
             if self.epoch is not None:
-                self.phase, epoch = NodePhase.ENDING, self.epoch
-                return Refuse("", epoch), EndRole()
+                self.phase = NodePhase.ENDING
+                return (EndRole(),)
             return (*loss, Finish()) if self.changes else loss
         if not order.is_master:
             return *self._replicate(), Finish()

@@ -358,6 +358,8 @@ class GroupMember:
                 self._follow(view)
             case ReportLoss():
                 self.manager.lost_something()
+            case Suspend():
+                self._suspend()
             case Expect():
                 self.replicas.streams.expect()
             case _:
@@ -368,8 +370,6 @@ class GroupMember:
         match action:
             case Refuse(address, epoch):
                 self._refuse(address, epoch)
-            case Suspend():
-                self._suspend()
             case CloseLog():
                 self._reads.close()
                 self._data.close()

@@ -10,11 +10,11 @@ import argparse
 import sys
 from collections import Counter
 
-from tests.sim.cluster import plants, stream_plants
+from tests.sim.cluster import plants, role_plants, stream_plants
 from tests.sim.cluster.broker import Build
 from tests.sim.cluster.schedule import Result, run
 
-PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS
+PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS | role_plants.PLANTS
 SHOWN_MAX = 10
 PROGRESS_EVERY = 5_000
 

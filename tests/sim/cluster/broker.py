@@ -19,7 +19,8 @@ from broker.replication.log_following import LogFollowing
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
-from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, RoleChange
+from broker.roles.group_node import GroupNode, Start, StoodStill
+from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
 from broker.store.index.reader import Reader
 from controller.replicas.group import AlterSyncStateSet, GroupView, Live, RegisterReplica
 from tests.sim.cluster.asking import LOST, Asking, known
@@ -31,6 +32,7 @@ from tests.sim.cluster.leading import Leading, ReplicaSide
 from tests.sim.cluster.network import Network, Stream
 from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.pace import BEAT_TICKS, Pace
+from tests.sim.cluster.roles import Roles
 from tests.sim.cluster.world import Node, World, WorldLog
 
 
@@ -54,6 +56,7 @@ class Build:
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
     steps: type[ReplicaSteps] = ReplicaSteps
+    node: type[GroupNode] = GroupNode
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class Broker(Node):
         """False after its disk was replaced, or forgot what counted, until the controllers know."""
         self.saved_epoch = 0
         """The newest known epoch, on the disk."""
+        self.slow_ms: float | None = None
+        """How long it takes to begin with a role; drawn each time if None."""
         self.pauses = self._pause_watch()
         self._clear()
 
@@ -100,14 +105,16 @@ class Broker(Node):
 
     def _in_doubt(self, paused_ms: int) -> None:
         self.world.tell(self.name, f"paused for {paused_ms} ms and answers no request")
+        self.roles.feed(StoodStill())
 
     def _clear(self) -> None:
-        self.epoch = 0
-        """The newest known master epoch."""
         self.came_back = -1.0
         """When this process last resumed after a pause longer than a master may take."""
         self._stands_since = 0.0
+        self.roles = Roles(self)
         self.leading: Leading | None = None
+        self.serving: Leading | None = None
+        """The same while clients are answered."""
         self.opened: OpenedLog | None = None
         """The log as the present role has it open."""
         self.host = self._stream_host()
@@ -118,8 +125,6 @@ class Broker(Node):
         self._generation = 0
         self._ticks = 0
         self.asking = Asking(self)
-        self._former: int | None = None
-        """Who was the master before."""
         self.is_leaving = False
         """Whether it hands over before it stops, and takes no role any more."""
 
@@ -141,9 +146,21 @@ class Broker(Node):
         self._clear()
         self.pauses = self._pause_watch()
         self.log.recover()
-        self.epoch = self.saved_epoch
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)}")
+        self.roles.feed(Start())
         self._tick()
+
+    def lag_ms(self) -> float:
+        """How long it takes until what was decided is begun: there is something else to do."""
+        if self.slow_ms is not None:
+            return self.slow_ms
+        chance = self.world.chance
+        return self.cluster.pace.tick_ms * chance.random() * (0.5 if chance.random() < 0.1 else 0.01)
+
+    def opening_ms(self) -> float:
+        """How long it takes to open the log."""
+        chance = self.world.chance
+        return self.cluster.pace.tick_ms * chance.random() * (2.0 if chance.random() < 0.2 else 0.4)
 
     def crash(self, *, power: bool, mood: str = "") -> None:
         """Stop at once, with or without the machine."""
@@ -164,16 +181,17 @@ class Broker(Node):
 
     def stop_in_order(self) -> None:
         """SIGTERM: a master with another one in sync hands over first, then the process ends."""
-        leading = self.leading
-        if leading is None or self.is_leaving:
-            self._end(self.boot)
+        if self.is_leaving:
             return
-        self.is_leaving = leading.is_held = True
-        self.after(self.cluster.pace.answer_ms, self._end, self.boot)
-        if any(each.broker in leading.core.members.committed for each in leading.core.replicas()):
-            self._settle_down(leading, int(self.cluster.pace.answer_ms / 2))
-        else:
-            self._end(self.boot)
+        self.is_leaving, leading = True, self.serving
+        if leading is None or not any(
+            each.broker in leading.core.members.committed for each in leading.core.replicas()
+        ):
+            self.end(self.boot)
+            return
+        leading.is_held = True
+        self.after(self.cluster.pace.answer_ms, self.end, self.boot)
+        self._settle_down(leading, int(self.cluster.pace.answer_ms / 2))
 
     def _settle_down(self, leading: Leading, left_ms: int) -> None:
         """Ask when all that was taken is confirmed, or after a while."""
@@ -183,13 +201,17 @@ class Broker(Node):
             self._ask_for_another(leading)
 
     def _ask_for_another(self, leading: Leading) -> None:
-        self.asking.ask(Leave(self.ident), lambda _code, _view: self._end(self.boot))
+        self.asking.ask(Leave(self.ident), lambda _code, _view: self.end(self.boot))
 
-    def _end(self, boot: int) -> None:
+    def end(self, boot: int) -> None:
+        """Give the role up, then the process ends."""
         if self.is_up and boot == self.boot:
-            self.world.tell(self.name, "stops in order")
-            self._resign()
-            self.crash(power=False)
+            self.roles.leave(self.saved_epoch)
+
+    def left(self) -> None:
+        """The role is given up, and everything closed."""
+        self.world.tell(self.name, "stops in order")
+        self.crash(power=False)
 
     def pause(self) -> None:
         """Time passes, and the loop makes no turn."""
@@ -208,7 +230,7 @@ class Broker(Node):
         self.pauses.may_answer()
         self.asking.step()
         if self._ticks % BEAT_TICKS == 0:
-            self._beat()
+            self.beat()
         self.streams.tick()
         if self.leading is not None:
             self.leading.tick()
@@ -231,7 +253,8 @@ class Broker(Node):
         """The controllers know this start of the broker."""
         self.is_fenced, self.safe = False, True
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """A heartbeat to all controllers."""
         if self.asking.steps.may_beat:
             live, channel = self.standing(), (self.ident, self.boot)
             for node in self.cluster.controllers.nodes:
@@ -274,66 +297,34 @@ class Broker(Node):
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
-    def take_role(self, role: RoleChange) -> None:
-        """Be what the controllers decided."""
-        if self.is_leaving:
-            return
-        view = role.view
-        self.epoch = view.epoch
-        if role.is_master:
-            self._be_master(view)
-            return
-        self._resign()
-        if view.master is not None:
-            self._former = view.master
-            self._follow(view.master, view.epoch)
-        elif self.following is not None:
-            self.following.move(self.following.master, view.epoch)
-
-    def set_changed(self, view: KnownGroup) -> None:
-        """The controllers have committed another set."""
-        if self.leading is not None:
-            self.leading.in_sync.learn(view)
-
-    def _be_master(self, view: KnownGroup) -> None:
-        self._resign()
-        self._stop_following()
+    def lead(self, view: KnownGroup, former: int | None) -> None:
+        """Be the master for the replicas."""
         log = self.log
-        self.cluster.judge.begins_epoch(self.ident, view.epoch, self.name)
-        log.begin_epoch(view.epoch)
-        self.world.tell(self.name, f"is master of epoch {self.epoch} from {log.end} on, in sync {sorted(view.members)}")
+        self.world.tell(self.name, f"is master of epoch {view.epoch} from {log.end} on, in sync {sorted(view.members)}")
         members = self.cluster.build.members(view.members | {self.ident}, view.set_epoch)
         core = self.cluster.build.leader(
             self.ident, view.epoch, log.end, members, self.cluster.acknowledge, self.cluster.pace.settings,
             cluster=CLUSTER, group=GROUP, confirm=log.confirm, now_ms=int(self.world.now),
         )  # fmt: skip
-        if self._former is not None:
-            core.presume_absent(self._former)
-            self._former = None
+        if former is not None:
+            core.presume_absent(former)
         self.leading = Leading(self, core)
         if "promoted-shows-all" in self.flags:
             core.confirm_position = log.end
         self.leading.begin()
         self.flush()
 
-    def _resign(self) -> None:
-        if self.leading is not None:
-            self.world.tell(self.name, f"resigns from epoch {self.leading.core.epoch}")
-            self.leading.close()
-            self.leading = None
-            self.log.limit = self.log.confirm
-
-    def _follow(self, master: int, epoch: int) -> None:
-        leader = self.cluster.brokers[master - 1]
+    def follow(self, master: int, epoch: int) -> None:
+        """Copy this broker's log."""
+        leader, epoch = self.cluster.brokers[master - 1], self.fenced_below(epoch)
         if self.following is None:
             self.following = Following(self, leader, epoch)
         else:
             self.following.move(leader, epoch)
 
-    def _stop_following(self) -> None:
-        if self.following is not None:
-            self.following.close()
-            self.following = None
+    def fenced_below(self, epoch: int) -> int:
+        """The epoch that a replica tells the master of `epoch`."""
+        return epoch
 
     def follows(self, master: Broker) -> bool:
         """Whether the master's stream continues here, in its present epoch."""
@@ -348,7 +339,7 @@ class Broker(Node):
 
     def read(self, wait_ms: float, answered: Callable[[int | None], None]) -> None:
         """Answer with the end of the visible messages, at once or after a wait for more; None: ask another broker."""
-        leading = self.leading
+        leading = self.serving
         if leading is None or not leading.may_answer():
             answered(None)
         elif wait_ms:
@@ -357,7 +348,7 @@ class Broker(Node):
             self._tell(answered)
 
     def _wait_over(self, leading: Leading, answered: Callable[[int | None], None]) -> None:
-        if self.leading is not leading or not leading.may_answer():
+        if self.serving is not leading or not leading.may_answer():
             answered(None)
         else:
             self._tell(answered)

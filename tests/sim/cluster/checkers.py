@@ -70,9 +70,15 @@ class Judge:
             self._ends[epoch] = max(self._ends.get(epoch, 0), end)
             self._confirmed = max(self._confirmed, broker.log.confirm)
 
+    def announced(self, broker: Broker) -> None:
+        """A broker tells everybody that it is the master."""
+        if broker.serving is None or broker.leading is not broker.serving:
+            raise Violation("who is announced serves", broker.name)
+
     def answers(self, broker: Broker, end: int) -> None:
         """A reader learns that the confirmed part ends at `end`."""
-        assert broker.leading is not None
+        if broker.leading is None:
+            raise Violation("the master alone answers", broker.name)
         self.reads += 1
         epoch = broker.leading.core.epoch
         for newer, began in self._began.items():

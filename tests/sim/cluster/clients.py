@@ -50,11 +50,11 @@ class Producer(Node):
 
     def _arrived(self, target: Broker, queue: int, ident: int) -> None:
         """The message arrives at the broker."""
-        if target.leading is None:
+        if target.serving is None:
             hint = target.following.master.ident - 1 if target.following is not None else None
             self.cluster.network.send(target.name, self, self._moved, hint)
             return
-        target.leading.append(
+        target.serving.append(
             queue, ident, lambda is_safe: self.cluster.network.send(target.name, self, self._answered, is_safe)
         )
 

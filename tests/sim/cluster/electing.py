@@ -1,7 +1,7 @@
 """A group that elects its own master: the real election and majority rule in place of the controllers.
 
 What is modelled here is what `broker/roles/election_manager` does around them: the vote on the disk before it is shown,
-questions and answers over the network, roles that are taken a while after they were decided.
+questions and answers over the network.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 from broker.replication.leader import Acknowledge
 from broker.replication.majority import majority_of
 from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
+from broker.roles.group_node import Ordered, Start
+from broker.roles.steps import KnownGroup, RoleChange
 from controller.replicas.group import GroupView
 from remoting.protocol.voting import VoteAnswer
 from tests.sim.cluster.broker import Broker, Build, Cluster
@@ -38,7 +40,7 @@ class Electorate:
     def view(self) -> GroupView:
         """The master of the newest term, as one who sees everything sees it."""
         masters = [each for each in self.brokers if each.is_up and each.leading is not None and each.leads]
-        master = max(masters, key=lambda each: each.epoch, default=None)
+        master = max(masters, key=lambda each: each.leading.core.epoch, default=None)
         epoch = max((each.vote.term for each in self.brokers), default=0)
         idents = tuple(each.ident for each in self.brokers)
         return GroupView(CLUSTER, GROUP, master.ident if master else None, "", "", epoch, 0, idents, {})
@@ -76,8 +78,6 @@ class ElectingBroker(Broker):
         self.broken_lines: set[str] = set()
         """Members that cannot be asked, though streams to them continue."""
         self.may_stand = True
-        self.opening_ms: float | None = None
-        """How long it takes to open the log for a role; drawn each time if None."""
         super().__init__(cluster, ident)
         self.admitted = False
         self._clear()
@@ -93,7 +93,11 @@ class ElectingBroker(Broker):
         timers = ElectionTimers(int(pace.tick_ms), pace.live_ms, int(pace.tick_ms))
         self.elector = self.cluster.build.elector(self.name, self.names, timers, self.vote, self.world.chance.random)
         self.admission = VoterAdmission(self.name, self.names, admitted=self.admitted)
-        self._role: tuple[int, str] = (0, "")
+        self.steps = self.cluster.build.steps(
+            self.ident, is_applied=True, epoch=self.saved_epoch, is_learner=False, poll_interval_ms=0
+        )
+        self.steps.found_leader(0)
+        self.steps.registered(0)  # there is nobody to register at
         self.is_learner = not self.admitted
 
     def start(self) -> None:
@@ -106,9 +110,9 @@ class ElectingBroker(Broker):
         self._clear()
         self.pauses = self._pause_watch()
         self.log.recover()
-        self.epoch = self.vote.term
         self.is_fenced = False
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)} {self.vote}")
+        self.roles.feed(Start())
         self._tick()
 
     def _tick(self) -> None:
@@ -209,18 +213,14 @@ class ElectingBroker(Broker):
     def _settle(self) -> None:
         elector = self.elector
         if elector.vote != self.vote:
-            if elector.vote.term > self.vote.term:
-                self.epoch = elector.vote.term
-                if self.following is not None and "acknowledges-after-voting" not in self.flags:
-                    self.following.move(self.following.master, self.epoch)
+            if (
+                elector.vote.term > self.vote.term
+                and self.following is not None
+                and "acknowledges-after-voting" not in self.flags
+            ):
+                self.following.move(self.following.master, elector.vote.term)
             self.vote = elector.vote
-        if elector.leader or elector.vote.voted_for != self.name:
-            role = (elector.vote.term, elector.leader)
-            if role != self._role:
-                self._role = role
-                slowness = 5.0 if self.world.chance.random() < 0.3 else 0.5  # opening a log takes its time
-                drawn_ms = self.cluster.pace.tick_ms * slowness * self.world.chance.random()
-                self.after(drawn_ms if self.opening_ms is None else self.opening_ms, self._take_role, role)
+        self._publish()
         asks, elector.outbox = elector.outbox, []
         for ask in asks:
             if ask.term >= elector.vote.term:
@@ -229,7 +229,7 @@ class ElectingBroker(Broker):
     def _ask_for_another(self, leading: Leading) -> None:
         """Summon one that has everything, again and again until another one leads."""
         if self.elector.leader not in ("", self.name):
-            self._end(self.boot)
+            self.end(self.boot)
             return
         able = [each.broker for each in leading.core.replicas() if each.acknowledged >= self.log.end]
         if "summons-the-last" in self.flags:
@@ -240,35 +240,41 @@ class ElectingBroker(Broker):
             self.cluster.network.send(self.name, other, other.question, self, "summon", call, self.place(), answer)
         self.after(self.cluster.pace.tick_ms / 4, self._ask_for_another, leading)
 
-    def _take_role(self, role: tuple[int, str]) -> None:
-        term, leader = role
-        if role != self._role or self.is_leaving:
-            return  # overtaken by a newer one
-        if leader == self.name:
-            self._lead(term)
+    def _publish(self) -> None:
+        elector = self.elector
+        leader = elector.outcome(self.steps.epoch)
+        if leader is None:
             return
-        self._resign()
-        self.epoch = max(self.epoch, term)
-        if leader:
-            self._follow(int(leader[1:]), term)
-        else:
-            self._stop_following()
+        members = frozenset(each.ident for each in self.cluster.controllers.brokers)
+        master = int(leader[1:]) if leader else None
+        change = self.steps.update(KnownGroup(elector.vote.term, master, leader, leader, members))
+        if isinstance(change, RoleChange):
+            self.saved_epoch = self.steps.epoch
+            self.roles.feed(Ordered(change))
 
-    def _lead(self, term: int) -> None:
-        self._resign()
-        self._stop_following()
-        build, log, elector = self.cluster.build, self.log, self.elector
-        self.epoch = term
-        self.cluster.judge.begins_epoch(self.ident, term, self.name)
-        log.begin_epoch(term)
+    def fenced_below(self, epoch: int) -> int:
+        """The epoch that a replica tells the master of `epoch`: a later one if it has voted since."""
+        return max(epoch, self.elector.vote.term)
+
+    def end(self, boot: int) -> None:
+        """Give the role up, then the process ends; it leads no more."""
+        if self.is_up and boot == self.boot:
+            self.elector.resign(int(self.world.now))
+            self._settle()
+        super().end(boot)
+
+    def lead(self, view: KnownGroup, former: int | None) -> None:
+        """Be the master for the replicas."""
+        build, log, elector, term = self.cluster.build, self.log, self.elector, view.epoch
         self.world.tell(self.name, f"is master of epoch {term} from {log.end} on")
-        members = frozenset(each.ident for each in self.cluster.brokers)
-        rule = build.majority(members, lambda: elector.leads and elector.vote.term == term)
+        rule = build.majority(view.members, lambda: elector.leads and elector.vote.term == term)
         core = build.leader(
-            self.ident, term, log.end, build.members(members, 0), Acknowledge(in_sync_min=rule.size),
+            self.ident, term, log.end, build.members(view.members, 0), Acknowledge(in_sync_min=rule.size),
             self.cluster.pace.settings, cluster=CLUSTER, group=GROUP, confirm=log.confirm,
             now_ms=int(self.world.now), majority=rule,
         )  # fmt: skip
+        if former is not None:
+            core.presume_absent(former)
         self.leading = Leading(self, core)
         self.leading.begin()
         log.append(START_QUEUE, START_IDENT + term, term)

@@ -10,7 +10,6 @@ from broker.replication.follower import Follower, LinkPhase, ReplicaIdentity
 from broker.replication.log_following import MasterStream
 from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.network import Side, Stream
-from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.world import Violation
 
 if TYPE_CHECKING:
@@ -22,8 +21,9 @@ class Following:
 
     def __init__(self, broker: Broker, master: Broker, epoch: int) -> None:
         self.broker, self.master, self.epoch = broker, master, epoch
+        assert broker.opened is not None
         self.shipped = broker.cluster.build.following(
-            broker.host, OpenedLog(broker), self._follower(), master.name, epoch,
+            broker.host, broker.opened, self._follower(), master.name, epoch,
             silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=broker.superseded,
             failed=self._failed,
         )  # fmt: skip
@@ -58,9 +58,9 @@ class Following:
         follower = stream.follower if stream is not None else None
         return follower is not None and follower.stage is LinkPhase.STREAMING and follower.epoch == epoch
 
-    def close(self) -> None:
+    def close(self, *, good_bye: bool) -> None:
         """Another role, or none."""
-        self.shipped.stop()
+        self.shipped.stop(good_bye=good_bye)
 
 
 class MasterSide(Side):

@@ -13,7 +13,6 @@ from broker.replication.leader import Leader
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
 from broker.roles.sync_set import SyncSetKeeper
 from tests.sim.cluster.network import Side, Stream
-from tests.sim.cluster.opened import OpenedLog
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
@@ -31,7 +30,8 @@ class Leading:
         self._ticks = 0
         self.is_held = False
         """Whether it is being handed over: nothing new is begun."""
-        self._opened = OpenedLog(broker, core.epoch)
+        assert broker.opened is not None
+        self._opened = broker.opened
         self.in_sync = SyncSetKeeper(core, broker.streams, broker.host.log)
         broker.pauses.lead(core, self.in_sync.in_doubt)
 
@@ -83,14 +83,17 @@ class Leading:
                 self.broker.propose(self, proposal)
             self.broker.streams.confirm()
 
-    def close(self) -> None:
-        """No longer master: waiting clients are refused."""
-        self.broker.pauses.lead(None)
-        self.broker.streams.step_down("this broker is not the master any more")
+    def give_up(self) -> None:
+        """Waiting clients do not learn what becomes of their messages."""
         is_taken = self.is_held and "acknowledges-what-it-hands-over" in self.broker.flags
         for _, answered in self._waiting:
             answered(is_taken)
         self._waiting.clear()
+
+    def close(self) -> None:
+        """No longer master."""
+        self.broker.pauses.lead(None)
+        self.broker.streams.step_down("this broker is not the master any more")
 
 
 class ReplicaSide(Side):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from broker.store.append.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.cluster.disk import ModelLog
+from tests.sim.cluster.world import Violation
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
@@ -27,12 +28,18 @@ class OpenedLog:
         self._broker, self._epoch = broker, epoch
         self._written: list[Listener] = []
         self._kept: list[Listener] = []
+        self._is_closed = False
         self.positions = self.replica = self
-        broker.opened = self
+
+    def close(self) -> None:
+        """Nothing may use it any more."""
+        self._is_closed = True
 
     @property
     def log(self) -> ModelLog:
         """What is on the disk and in the page cache."""
+        if self._is_closed:
+            raise Violation("a closed log is not used", self._broker.name)
         return self._broker.log
 
     @property
@@ -94,6 +101,8 @@ class OpenedLog:
 
     def append_raw(self, part: RawPart) -> int:
         """Append a part of the master's log."""
+        if self._epoch:
+            raise Violation("a master's log is no copy", f"{self._broker.name} is open for epoch {self._epoch}")
         self.log.append_raw(part.position, part.epoch, part.position, bytes(part.data))
         if self.log.is_async or "ack-before-fsync" in self._broker.flags:
             for listener in self._kept:

@@ -224,7 +224,7 @@ def _electing(flag: str) -> Build:
 
 
 RARE: dict[str, int] = {
-    "expand-without-epoch-start": 1_010,
+    "expand-without-epoch-start": 1_350,
     "forced-votes-ignore-place": 120,
 }
 """Where the search for a bug begins that few seeds show."""

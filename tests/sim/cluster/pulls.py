@@ -91,7 +91,7 @@ class Shelf:
 def answer(broker: Broker, wanted: Pull, told: Callable[[int | None], None]) -> None:
     """Tell where the reader continues; None: ask another broker."""
     leading, build = broker.leading, broker.cluster.build
-    if leading is not None and not leading.may_answer():
+    if broker.opened is None or (leading is not None and not leading.may_answer()):
         told(None)
         return
     shelf = Shelf(broker.log, wanted.queue)

@@ -31,7 +31,7 @@ def elect(story: Story, candidate: Any, *voters: Any) -> None:
 def end(story: Story) -> None:
     """Everything works again, then the verdict."""
     for each in story.brokers:
-        each.may_stand, each.opening_ms, each.flush_ms = True, None, 0.5  # type: ignore[attr-defined]
+        each.may_stand, each.slow_ms, each.flush_ms = True, None, 0.5  # type: ignore[attr-defined]
         each.broken_lines.clear()  # type: ignore[attr-defined]
     story.end()
 
@@ -42,7 +42,7 @@ def acknowledges_after_voting(story: Story) -> None:
     old: Any = story.master
     voter, new = story.others(old)
     old.broken_lines = {voter.name, new.name}
-    voter.opening_ms = LONG_MS  # type: ignore[attr-defined]
+    voter.slow_ms = LONG_MS  # type: ignore[attr-defined]
     story.cut([new], [old])
     elect(story, new, voter)
     assert old.leading is not None
@@ -56,7 +56,7 @@ def confirms_after_resigning(story: Story) -> None:
     story.settle(1, 2, 3)
     old: Any = story.master
     replica, new = story.others(old)
-    old.opening_ms = LONG_MS
+    old.slow_ms = LONG_MS
     story.cut([replica], [new])
     old.elector.resign(int(story.world.now))
     elect(story, new)
@@ -79,6 +79,7 @@ def counts_older_epochs(story: Story) -> None:
     first.crash(power=False)
     story.cut([slow], [first])
     elect(story, second, slow)
+    story.cut([second], [slow])  # which gets nothing of this term
     story.until(lambda: second.leading is not None)
     second.crash(power=False)
     story.heal()
@@ -103,7 +104,7 @@ def leads_without_a_majority(story: Story) -> None:
     story.cut([old], story.others(old))
     story.run(LONG_MS)
     if old.leading is not None:
-        raise Violation("a master without a majority resigns", f"{old.name} leads in epoch {old.epoch}")
+        raise Violation("a master without a majority resigns", f"{old.name} leads in epoch {old.leading.core.epoch}")
     end(story)
 
 

@@ -137,8 +137,11 @@ def entry_above_the_end(story: Story) -> None:
     epoch = story.controllers.view().master_epoch
     old.crash(power=False)
     slow.log.limit = slow.log.confirm
+    before = set(story.network.cut)
+    story.cut([slow, third], [], controllers=True)  # neither asks to be the master
     old.start()
     story.until(lambda: story.cluster.master() is old and story.controllers.view().master_epoch > epoch)
+    story.network.cut = before
     story.append(old, 2)
     story.until(lambda: slow.log.end == old.log.end)
     slow.crash(power=True, mood="lose")

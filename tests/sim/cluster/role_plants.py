@@ -1,0 +1,124 @@
+"""Planted bugs of changes of role, as in `plants`: what the shipped `GroupNode` decides, with one thing left out."""
+
+from __future__ import annotations
+
+from broker.roles.group_node import (
+    Action,
+    Actions,
+    Announce,
+    CloseLog,
+    EndRole,
+    Event,
+    FollowMaster,
+    GroupNode,
+    LogOpened,
+    NodePhase,
+    OpenLog,
+    Ordered,
+    Refuse,
+    RoleEnded,
+    Serve,
+    SetChanged,
+    StoodStill,
+)
+from tests.sim.cluster.broker import Build
+
+TAKING = (NodePhase.ENDING, NodePhase.OPENING)
+
+
+def _without(actions: Actions, *kinds: type[Action]) -> Actions:
+    return tuple(each for each in actions if not isinstance(each, kinds))
+
+
+class AnswersUntilItsEnd(GroupNode):
+    """A master goes on to answer while it becomes another's replica, and afterwards."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        return _without(actions, Refuse) if self.epoch is not None else actions
+
+
+class LeavesNothing(GroupNode):
+    """The log is closed under the streams of the former role."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        if actions and actions[-1] == EndRole():
+            return *actions[:-1], *self.step(RoleEnded())
+        return actions
+
+
+class StaysAWriter(GroupNode):
+    """A former master's log is used as it is, open for its epoch."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        if isinstance(event, RoleEnded) and actions[-1] == OpenLog(None):
+            return *_without(actions, CloseLog, OpenLog), *self.step(LogOpened())
+        return actions
+
+
+class ForgetsWhatCame(GroupNode):
+    """An order that comes while a role is taken is lost."""
+
+    def step(self, event: Event) -> Actions:
+        return () if isinstance(event, Ordered) and self.phase in TAKING else super().step(event)
+
+
+class OpensAtOnce(GroupNode):
+    """An order is carried out at once, though the log is being opened for another one."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        if isinstance(event, Ordered) and self.phase is NodePhase.OPENING:
+            return *self._adopt(), *self._open()
+        return actions
+
+
+class LeadsWithTheOrderedSet(GroupNode):
+    """A set that is committed while the log opens is not known to the new master."""
+
+    def step(self, event: Event) -> Actions:
+        return () if isinstance(event, SetChanged) and self.phase in TAKING else super().step(event)
+
+
+class TrustsWhoCameBefore(GroupNode):
+    """Replicas that have waited for the log since before a pause count as come after it."""
+
+    def step(self, event: Event) -> Actions:
+        return () if isinstance(event, StoodStill) else super().step(event)
+
+
+class AnnouncesFirst(GroupNode):
+    """Everybody is told of a master that does not answer yet."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        return (
+            (Announce(), *_without(actions, Announce)) if any(isinstance(each, Serve) for each in actions) else actions
+        )
+
+
+class StaysWithTheFormer(GroupNode):
+    """A replica goes on to copy the log of the master that it found first."""
+
+    def step(self, event: Event) -> Actions:
+        had, actions = self._followed, super().step(event)
+        return _without(actions, FollowMaster) if had and self._followed else actions
+
+
+PLANTS: dict[str, Build] = {
+    "answers-until-its-end": Build(node=AnswersUntilItsEnd),
+    "leaves-nothing": Build(node=LeavesNothing),
+    "stays-a-writer": Build(node=StaysAWriter),
+    "forgets-what-came-meanwhile": Build(node=ForgetsWhatCame),
+    "opens-at-once": Build(node=OpensAtOnce),
+    "announces-first": Build(node=AnnouncesFirst),
+    "stays-with-the-former-master": Build(node=StaysWithTheFormer),
+}
+
+TOLD: dict[str, Build] = {
+    "trusts-who-came-before-its-pause": Build(node=TrustsWhoCameBefore),
+    "leads-with-the-ordered-set": Build(node=LeadsWithTheOrderedSet),
+}
+"""Bugs that need an exact order of events: a story each shows them."""

@@ -1,0 +1,145 @@
+"""A broker's changes of role: the shipped `GroupNode`, whose actions are carried out on the model log and the network.
+
+What is decided is done a moment later, as a task of the product's loop does it, and what takes its time there takes
+its time here: meanwhile reports and orders arrive, the process may be paused, killed or stopped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from broker.roles.group_node import (
+    Action,
+    Announce,
+    Begin,
+    CloseLog,
+    EndRole,
+    Event,
+    Expect,
+    FenceOff,
+    Finish,
+    FollowMaster,
+    Lead,
+    Learn,
+    LogOpened,
+    NodePhase,
+    OpenLog,
+    Refuse,
+    RoleEnded,
+    Serve,
+    Stop,
+)
+from tests.sim.cluster.opened import OpenedLog
+from tests.sim.cluster.world import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.broker import Broker
+
+
+class Roles:
+    """From one start of a broker to its end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.node = broker.cluster.build.node()
+        self._broker = broker
+        self._todo: deque[Action] = deque()
+        self._turn: object | None = None
+        """What goes on later; None while nothing is to be done."""
+
+    def feed(self, event: Event) -> None:
+        """Let the node decide what an event means; nothing is begun any more by a process that is to stop."""
+        self._todo.extend(self.node.step(event))
+        if self._todo and self._turn is None and not self._broker.is_leaving:
+            self._later(self._broker.lag_ms())
+
+    def leave(self, epoch: int) -> None:
+        """The process is to stop: what is under way is given up."""
+        self._todo = deque(self.node.step(Stop("", epoch)))
+        self._later(self._broker.lag_ms())
+
+    def _later(self, delay_ms: float, event: Event | None = None) -> None:
+        self._turn = turn = object()
+        self._broker.after(delay_ms, self._go_on, turn, event)
+
+    def _go_on(self, turn: object, event: Event | None) -> None:
+        if turn is not self._turn:
+            return
+        if isinstance(event, LogOpened):
+            self._opened()
+        if event is not None:
+            self._todo.extend(self.node.step(event))
+        while self._todo:
+            action = self._todo.popleft()
+            if isinstance(action, (EndRole, OpenLog)):
+                self._begin(action)
+                return
+            self._do(action)
+        self._turn = None
+
+    def _begin(self, action: EndRole | OpenLog) -> None:
+        """Begin what takes its time."""
+        broker = self._broker
+        if isinstance(action, OpenLog):
+            if broker.opened is not None:
+                raise Violation("a log is open once", f"{broker.name}: {action}")
+            self._later(broker.opening_ms(), LogOpened())
+            return
+        if broker.following is not None:
+            broker.following.close(good_bye=action.good_bye)
+            broker.following = None
+        if broker.leading is not None:
+            broker.world.tell(broker.name, f"resigns from epoch {broker.leading.core.epoch}")
+            broker.leading.close()
+            broker.leading = None
+            broker.log.limit = broker.log.confirm
+        broker.streams.step_down("this broker is not the master")
+        self._later(broker.lag_ms(), RoleEnded())
+
+    def _opened(self) -> None:
+        broker, epoch = self._broker, self.node.epoch
+        if epoch is not None:
+            broker.cluster.judge.begins_epoch(broker.ident, epoch, broker.name)
+            broker.log.begin_epoch(epoch)
+        broker.opened = OpenedLog(broker, epoch or 0)
+
+    def _do(self, action: Any) -> None:
+        broker = self._broker
+        match action:
+            case Begin() | Finish():
+                broker.beat()
+            case Refuse():
+                if broker.serving is not None:
+                    broker.serving.give_up()
+                broker.serving = None
+            case Lead(view, former):
+                broker.lead(view, former)
+            case Serve():
+                broker.serving = broker.leading
+            case Announce():
+                broker.cluster.judge.announced(broker)
+            case Learn(view):
+                assert broker.leading is not None
+                broker.leading.in_sync.learn(view)
+            case Expect() | FollowMaster() | FenceOff():
+                self._stream(action)
+            case CloseLog():
+                self._close()
+
+    def _stream(self, action: Expect | FollowMaster | FenceOff) -> None:
+        broker = self._broker
+        if isinstance(action, Expect):
+            broker.streams.expect()
+        elif isinstance(action, FollowMaster):
+            assert action.view.master is not None
+            broker.follow(action.view.master, action.view.epoch)
+        elif broker.following is not None:
+            broker.following.move(broker.following.master, action.epoch)
+
+    def _close(self) -> None:
+        broker = self._broker
+        if broker.opened is not None:
+            broker.opened.close()
+            broker.opened = None
+        if self.node.phase is NodePhase.STOPPED:
+            broker.left()

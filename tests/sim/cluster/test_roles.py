@@ -1,0 +1,89 @@
+"""Changes of role: exact orders of events that end well, and do not with the bug that each is about."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.roles.group_node import NodePhase
+from tests.sim.cluster.broker import Build
+from tests.sim.cluster.role_plants import TOLD
+from tests.sim.cluster.story import Story
+from tests.sim.cluster.world import Violation
+
+SLOW_MS = 1_500
+
+
+def set_changes_while_the_log_opens(story: Story) -> None:
+    """A member registers with an empty disk while the next master opens its log: the set that it was given is old."""
+    story.settle(1, 2, 3)
+    old = story.master
+    late, other = story.others(old)
+    story.cut([other], [], controllers=True)
+    late.slow_ms = SLOW_MS
+    old.crash(power=False)
+    story.until(lambda: story.controllers.view().master == late.ident and late.roles.node.phase is NodePhase.ENDING)
+    before = story.controllers.view()
+    other.crash(power=True)
+    other.log.wipe()
+    other.safe, other.saved_epoch = False, 0
+    story.heal()
+    other.start()
+    story.until(lambda: other.ident not in story.controllers.view().in_sync)
+    assert (late.leading, story.controllers.view().master_epoch) == (None, before.master_epoch)
+    story.until(lambda: late.leading is not None)
+    late.slow_ms = None
+    old.start()
+    story.settle(1, 2, 3)
+    story.end()
+
+
+def replaced_while_its_log_opens(story: Story) -> None:
+    """The group has another master before the one that was elected first is ready: that one never serves."""
+    story.settle(1, 2, 3)
+    old = story.master
+    late, other = story.others(old)
+    story.cut([other], [], controllers=True)
+    late.slow_ms = SLOW_MS
+    old.crash(power=False)
+    story.until(lambda: story.controllers.view().master == late.ident and late.roles.node.phase is NodePhase.ENDING)
+    epoch = story.controllers.view().master_epoch
+    story.heal()
+    story.cut([late], [], controllers=True)
+    story.until(lambda: story.controllers.view().master == other.ident)
+    story.heal()
+    story.until(lambda: late.asking.steps.epoch > epoch)
+    while late.roles.node.phase is not NodePhase.IN_ROLE or late.following is None:
+        assert late.serving is None
+        story.run(1)
+    late.slow_ms = None
+    old.start()
+    story.end()
+
+
+def stops_as_master(story: Story) -> None:
+    """A master that is told to stop answers who waits, and the group goes on without a loss."""
+    story.settle(1, 2, 3)
+    master, epoch = story.master, story.controllers.view().master_epoch
+    idents = story.append(master, 5)
+    story.until(lambda: all(story.answers.get(ident) for ident in idents))
+    waiting = story.append(master, 1)
+    master.stop_in_order()
+    story.until(lambda: not master.is_up)
+    assert all(ident in story.answers for ident in waiting), "a client waits for a master that is gone"
+    story.until(lambda: story.cluster.master() is not None and story.controllers.view().master_epoch > epoch)
+    story.end()
+
+
+@pytest.mark.parametrize("elects", [False, True])
+def test_a_master_stops_in_order(elects: bool) -> None:
+    stops_as_master(Story(Build(elects=elects)))
+
+
+def test_a_master_that_is_replaced_before_it_is_ready_never_serves() -> None:
+    replaced_while_its_log_opens(Story())
+
+
+def test_a_set_that_is_committed_while_the_log_opens_counts() -> None:
+    set_changes_while_the_log_opens(Story())
+    with pytest.raises((Violation, AssertionError)):
+        set_changes_while_the_log_opens(Story(TOLD["leads-with-the-ordered-set"]))
