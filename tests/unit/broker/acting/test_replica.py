@@ -143,9 +143,11 @@ async def test_bad_commits_are_refused(pair: ElectingPair) -> None:
 
 async def test_the_route_shows_the_one_that_stands_in(pair: ElectingPair) -> None:
     await prepare(pair)
-    _number, left = await left_alone(pair)
     assert pair.controller is not None
-    route = pair.controller.name_server.topic_route("t")
+    name_server = pair.controller.name_server
+    await until(lambda: name_server.topic_route("t"))
+    _number, left = await left_alone(pair)
+    route = name_server.topic_route("t")
     assert route is not None
     assert route.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{left.port}"}
     assert [queues.perm for queues in route.queue_datas] == [4]
