@@ -96,7 +96,7 @@ class Broker(Node):
         self.saved_epoch = 0
         """The newest known epoch, on the disk."""
         self.slow_ms: float | None = None
-        """How long it takes to begin with a role; drawn each time if None."""
+        """How long each step to a role takes; drawn each time if None."""
         self.pauses = self._pause_watch()
         self._clear()
 
@@ -159,6 +159,8 @@ class Broker(Node):
 
     def opening_ms(self) -> float:
         """How long it takes to open the log."""
+        if self.slow_ms is not None:
+            return self.slow_ms
         chance = self.world.chance
         return self.cluster.pace.tick_ms * chance.random() * (2.0 if chance.random() < 0.2 else 0.4)
 

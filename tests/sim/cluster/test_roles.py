@@ -60,6 +60,33 @@ def replaced_while_its_log_opens(story: Story) -> None:
     story.end()
 
 
+def stands_still_while_its_log_opens(story: Story) -> None:
+    """Who waits for the log of a master since before its pause was sent there by an election that may be over."""
+    story.settle(1, 2)
+    old = story.master
+    (late,) = story.others(old)
+    story.append(old, 3)
+    story.settle(1, 2)
+    late.slow_ms = SLOW_MS
+    old.crash(power=False)
+    story.until(lambda: story.controllers.view().master == late.ident)
+    old.start()
+    story.until(lambda: late.roles.node.phase is NodePhase.OPENING)
+    story.run(SLOW_MS / 2)
+    late.pause()
+    story.cut([late], [old], controllers=True)
+    story.until(lambda: story.cluster.master() is old and story.controllers.view().in_sync == (old.ident,))
+    kept = story.append(old, 3)
+    story.until(lambda: all(story.answers.get(ident) for ident in kept))
+    late.go_on()
+    story.until(lambda: late.leading is not None)
+    for _ in range(10):
+        assert story.ask(late) == [None]
+        story.run(100)
+    late.slow_ms = None
+    story.end()
+
+
 def stops_as_master(story: Story) -> None:
     """A master that is told to stop answers who waits, and the group goes on without a loss."""
     story.settle(1, 2, 3)
@@ -87,3 +114,13 @@ def test_a_set_that_is_committed_while_the_log_opens_counts() -> None:
     set_changes_while_the_log_opens(Story())
     with pytest.raises((Violation, AssertionError)):
         set_changes_while_the_log_opens(Story(TOLD["leads-with-the-ordered-set"]))
+
+
+def test_who_came_before_a_pause_proves_nothing() -> None:
+    stands_still_while_its_log_opens(Story(count=2))
+    with pytest.raises(Violation, match="no stale read"):
+        stands_still_while_its_log_opens(Story(TOLD["trusts-who-came-before-its-pause"], count=2))
+
+
+def test_every_bug_has_its_story() -> None:
+    assert set(TOLD) == {"leads-with-the-ordered-set", "trusts-who-came-before-its-pause"}
