@@ -11,7 +11,7 @@ here are closed when the ``with`` block ends; a change of leader in between is r
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -177,6 +177,17 @@ class Broker:
         return dial(address, _timeout_ms(self._target), self._signer, self._target.security.client_tls)
 
 
+def connector(target: ServerTarget) -> Callable[[str], BlockingConnection]:
+    """What connects to an address as to a broker. Raises LocalMisuse for a key file that may not be used."""
+    signer, tls = target.security.signer, target.security.client_tls
+    return lambda address: dial(address, _timeout_ms(target), signer, tls)
+
+
+def cluster_info(target: ServerTarget, *, replicas: bool = False) -> ClusterInfo:
+    """The broker groups that the name servers know, with their `replicas` if wanted. Raises as `brokers`."""
+    return _known(target, target.security.signer, replicas=replicas)
+
+
 def dial(
     address: str, timeout_ms: int, signer: Signer | None = None, tls: ClientTls | None = None
 ) -> BlockingConnection:
@@ -191,13 +202,13 @@ def _timeout_ms(target: ServerTarget) -> int:
     return int(target.timeout * 1000)
 
 
-def _known(target: ServerTarget, signer: Signer | None) -> ClusterInfo:
+def _known(target: ServerTarget, signer: Signer | None, *, replicas: bool = False) -> ClusterInfo:
     """The broker groups known to the first name server that answers. Raises the failure of the last one."""
     addresses = target.server.split(",")
     for address in addresses:
         try:
             with dial(address.strip(), _timeout_ms(target), signer, target.security.client_tls) as server:
-                return cluster(server)
+                return cluster(server, replicas=replicas)
         except (ConnectionLost, RequestTimeout) as error:
             if address is not addresses[-1]:
                 continue

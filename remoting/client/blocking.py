@@ -18,7 +18,7 @@ from typing import Self
 
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
-from remoting.protocol.bodies.controller_body import ClusterInfo, decode_body
+from remoting.protocol.bodies.controller_body import WITH_REPLICAS_FIELD, ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -262,9 +262,10 @@ def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> sock
         raise
 
 
-def cluster(connection: BlockingConnection) -> ClusterInfo:
-    """Return every broker group and its addresses, from a name server."""
-    response = connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+def cluster(connection: BlockingConnection, *, replicas: bool = False) -> ClusterInfo:
+    """Return every broker group and its addresses, from a name server; with `replicas` also those that only read."""
+    fields = {WITH_REPLICAS_FIELD: "true"} if replicas else {}
+    response = connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO, fields=fields))
     return decode_body(checked(response).body, ClusterInfo)
 
 

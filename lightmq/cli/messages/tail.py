@@ -5,6 +5,9 @@ filter is read from the queues of the parent topics it covers and matched here. 
 the order of its log. `query` prints the newest messages of a topic with a key, from the brokers' key indexes, the
 newest first. A key is one of the sender's KEYS, or with ``--unique`` the id it gave the message; without a match the
 exit status is 1.
+With ``--read-from replica`` what there is to print is still asked of the master. A replica may know less than it, and
+may have expired more: what no replica gives is asked of the master.
+
 Invariants: messages are read as they are printed, so that a selection may be as large as the log: of each broker
 ``HELD_BYTES_MAX`` are held, and a message of each queue. ``_next`` contains, per queue, the offset after the last
 message handed out (or examined and not selected), so that none is printed twice and no confirmed one is skipped.
@@ -12,26 +15,32 @@ message handed out (or examined and not selected), so that none is printed twice
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import sys
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from lightmq.cli.completing import TOPICS
-from lightmq.cli.connections import Broker, ServerTarget, brokers
+from lightmq.cli.connections import Broker, ServerTarget, brokers, cluster_info, connector
 from lightmq.cli.outcome import CommandFailed, payload_fields
 from lightmq.cli.times import time_ms
 from remoting.batches.unpack import Unpacker, split_position
 from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields
+from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.bodies.controller_body import MASTER_ID
 from remoting.protocol.bodies.pull_body import (
+    FROM_REPLICA_FIELD,
     STATUS_NO_SUCH_QUEUE,
+    STATUS_OK,
+    PulledRange,
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,
@@ -39,7 +48,7 @@ from remoting.protocol.bodies.pull_body import (
     encode_bounds_request,
     encode_range_pull,
 )
-from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.errors import CorruptRecord, LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView, check_record, iter_records
@@ -77,11 +86,52 @@ class LogMessage:
     record: RecordView
 
 
+class ReplicaRanges:
+    """The replicas of one group, asked one at a time; one that did not answer is not asked again."""
+
+    def __init__(self, addresses: Sequence[str], dial: Callable[[str], BlockingConnection]) -> None:
+        self._addresses = list(addresses)
+        self._dial = dial
+        self._connection: BlockingConnection | None = None
+
+    def pull(self, body: bytes, start: int) -> PulledRange | None:
+        """The answer to RANGE_PULL with records from `start` on; None where no replica has any."""
+        while self._addresses:
+            try:
+                if self._connection is None:
+                    self._connection = self._dial(self._addresses[0])
+                command = Command(RequestCode.RANGE_PULL, fields={FROM_REPLICA_FIELD: "true"}, body=body)
+                pulled = decode_range_pull_reply(checked(self._connection.request(command)).body)
+            except LightMQError:
+                self.close()
+                del self._addresses[0]
+            else:
+                return pulled if pulled.status == STATUS_OK and pulled.next_offset > start else None
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def replica_ranges(target: ServerTarget) -> dict[str, ReplicaRanges]:
+    """The replicas that serve readers, by group. Raises as `brokers`."""
+    dial = connector(target)
+    return {
+        name: ReplicaRanges([at for number, at in sorted(data.broker_addrs.items()) if number != MASTER_ID], dial)
+        for name, data in cluster_info(target, replicas=True).broker_addr_table.items()
+    }
+
+
 class QueueReader:
     """One selection on one broker."""
 
-    def __init__(self, broker: Broker, selection: MessageSelection) -> None:
+    def __init__(self, broker: Broker, selection: MessageSelection, replicas: ReplicaRanges | None = None) -> None:
+        """`replicas`: asked for messages before the broker itself."""
         self._broker = broker
+        self._replicas = replicas
         self._selection = selection
         self._next: dict[int, int] = {}
         self._known: dict[str, dict[str, int]] = {}
@@ -173,7 +223,9 @@ class QueueReader:
     def _read(self, queue_id: int, start: int, end: int, pull_bytes: int = PULL_BYTES) -> Iterator[LogMessage]:
         while start < end:
             body = encode_range_pull(queue_id, start, end, pull_bytes)
-            pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
+            pulled = self._replicas.pull(body, start) if self._replicas is not None else None
+            if pulled is None:
+                pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
             records = map(_checked, iter_records(pulled.blob))
             at = max(start, pulled.first_offset)
             try:
@@ -220,6 +272,10 @@ def tail(
     count: Annotated[int, Parameter(name=["--count"], help="Exit after this many messages; 0: no limit.")] = 0,
     topic: Annotated[bool, Parameter(name=["--topic"], negative=(), help="The name is a RocketMQ topic.")] = False,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
+    read_from: Annotated[
+        Literal["master", "replica"],
+        Parameter(help="With replica, replicas give the messages where there are any that have them."),
+    ] = "master",
     target: ServerTarget = HERE,
 ) -> None:
     """Print messages from the log."""
@@ -232,8 +288,11 @@ def tail(
     since_ms = time_ms(since) if since else None
     selection = MessageSelection(topic_filter, is_parent=topic)
     printer = Printer(limit=count, json_output=json_output)
-    with brokers(target) as found:
-        readers = [QueueReader(broker, selection) for broker in found]
+    with brokers(target) as found, contextlib.ExitStack() as stack:
+        replicas = replica_ranges(target) if read_from == "replica" else {}
+        for each in replicas.values():
+            stack.callback(each.close)
+        readers = [QueueReader(broker, selection, replicas.get(broker.name)) for broker in found]
         if topic and not any(reader.exists() for reader in readers):
             raise CommandFailed(f"there is no topic {topic_filter}; see: lightmq topics")
         first = [_begin(reader, last, offset, since_ms) for reader in readers]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
+from remoting.protocol.bodies.controller_body import WITH_REPLICAS_FIELD, BrokerData, ClusterInfo
 from remoting.protocol.bodies.pull_body import (
     LightBounds,
     QueueBounds,
@@ -150,6 +150,8 @@ class LogServer:
         """Answers to TIMERS in turn."""
         self.clients_body = b"{}"
         self.with_broker = True
+        self.replica = ""
+        """Address of a replica of its group; empty without."""
         self.with_topic = True
         self.created: list[dict[str, str]] = []
         self.keyed: dict[str, list[StoredMessage]] = {}
@@ -209,6 +211,8 @@ class LogServer:
         import msgspec
 
         data = BrokerData(cluster="c", broker_name="broker-a", broker_addrs={0: self.address})
+        if self.replica and WITH_REPLICAS_FIELD in command.fields:
+            data.broker_addrs[2] = self.replica
         table = {"broker-a": data} if self.with_broker else {}
         return command.reply(body=msgspec.json.encode(ClusterInfo(broker_addr_table=table)))
 

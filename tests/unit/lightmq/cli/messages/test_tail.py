@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lightmq.cli.application import run
+from lightmq.cli.connections import ServerTarget, connector
+from lightmq.cli.messages.tail import ReplicaRanges
+from remoting.protocol.bodies.pull_body import encode_range_pull
 from remoting.protocol.records.stored_message import StoredMessage
+from tests.support.ports import free_port
+from tests.unit.lightmq.cli.conftest import LogServer
 
 
 def test_the_last_messages_as_json(log_server: Any, capfdbinary: Any) -> None:
@@ -92,3 +98,58 @@ def test_nothing_found_and_invalid_answers_end_with_a_status(
     )
     assert run([*arguments, "-n", "0"]) == 1
     assert "--count" in capsys.readouterr().err
+
+
+ROOM = 1 << 20
+
+
+@pytest.fixture
+def replica() -> Iterator[LogServer]:
+    """With the first four messages of ten."""
+    made = LogServer()
+    for number in range(4):
+        made.publish("plant/a", b"r%d" % number)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def master(log_server: Any, replica: LogServer) -> LogServer:
+    """With ten messages."""
+    for number in range(10):
+        log_server.publish("plant/a", b"m%d" % number)
+    log_server.replica = replica.address
+    found: LogServer = log_server
+    return found
+
+
+def test_what_a_replica_lacks_comes_from_the_master(master: LogServer, capfdbinary: Any) -> None:
+    def printed(read_from: str) -> list[str]:
+        ask = ["tail", "plant/a", "--server", master.address, "--offset", "0", "--read-from", read_from]
+        assert run(ask) == 0
+        return [line.decode().rsplit(" ", 1)[1] for line in capfdbinary.readouterr().out.splitlines()]
+
+    its_own = [f"m{n}" for n in range(10)]
+    assert printed("replica") == [f"r{n}" for n in range(4)] + its_own[4:]
+    assert printed("master") == its_own
+    master.replica = f"127.0.0.1:{free_port()}"
+    assert printed("replica") == its_own
+
+
+def test_a_replica_that_does_not_answer_is_not_asked_again(replica: LogServer) -> None:
+    """The next one is; an end that is not reached yet ends nothing."""
+    dead, asked = f"127.0.0.1:{free_port()}", []
+    dial = connector(ServerTarget(timeout=5.0))
+
+    def counted(address: str) -> Any:
+        asked.append(address)
+        return dial(address)
+
+    ranges = ReplicaRanges([dead, replica.address], counted)
+    for start in (0, 3):
+        pulled = ranges.pull(encode_range_pull(2, start, 100, ROOM), start)
+        assert pulled is not None
+        assert pulled.first_offset == start
+    assert ranges.pull(encode_range_pull(2, 4, 100, ROOM), 4) is None
+    assert asked == [dead, replica.address]
+    ranges.close()
