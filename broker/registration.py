@@ -251,7 +251,7 @@ class Registration:
 
     async def _register(self, connection: Connection, topics: Iterable[TopicSettings], version: int) -> None:
         body = RegisterBrokerBody(
-            TopicConfigTable({config.name: _topic_body(config) for config in topics}, self._data_version(version))
+            TopicConfigTable({config.name: topic_body(config) for config in topics}, self._data_version(version))
         )
         command = Command(RequestCode.REGISTER_BROKER, fields=self._identity(), body=encode_body(body))
         acting = str(self._config.replication.acting_master).lower()
@@ -323,7 +323,8 @@ class Registration:
         }
 
 
-def _topic_body(config: TopicSettings) -> TopicBody:
+def topic_body(config: TopicSettings) -> TopicBody:
+    """A topic as it is registered."""
     return TopicBody(
         config.name,
         config.read_queue_count,

@@ -2,7 +2,8 @@
 
 Once an interval each connected name server gets a light heartbeat and the question for the group's members, in this
 order over one connection; a registration takes the heartbeat's place where the name server does not know this broker. A
-registration has no topics: those are the master's to define. A push (905) is a reason to ask at once.
+registration has no topics, those are the master's to define, until this broker stands in: a name server that is new
+knows none. A push (905) is a reason to ask at once.
 
 Invariant: what `StandIn` is given was asked for after this broker's last sign of life. Loop thread only.
 """
@@ -22,6 +23,7 @@ from remoting.protocol.bodies.controller_body import (
     DataVersion,
     MemberGroupBody,
     RegisterBrokerBody,
+    TopicConfig,
     TopicConfigTable,
     decode_body,
     encode_body,
@@ -54,16 +56,22 @@ class GroupPresence:
         controllers: Controllers,
         *,
         epoch: Callable[[], int],
+        topics: Callable[[], dict[str, TopicConfig]],
         master_heard: Callable[[], bool],
         log: Any,
     ) -> None:
-        """`controllers`: connections to them, which others use too. `epoch`: the newest master epoch known."""
+        """`controllers`: connections to them, which others use too.
+
+        `epoch`: the newest master epoch known. `topics`: those that the log has.
+        """
         self.verdict = ActingVerdict.OFF
         """As it was logged last."""
         self._config, self._controllers, self._log = config, controllers, log
-        self._epoch, self._master_heard = epoch, master_heard
+        self._epoch, self._topics, self._master_heard = epoch, topics, master_heard
         self._stand_in = StandIn(lease_ms(config))
         self._is_known = False
+        self._acts = 0
+        """How often this broker began to stand in: the version of its topics."""
         self._started_ms = clock.now_ms()
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -77,6 +85,8 @@ class GroupPresence:
             acted, self.verdict = self.verdict is ActingVerdict.ACTS, verdict
             if verdict is ActingVerdict.ACTS:
                 self._log.warning("acts_for_the_master", epoch=self._epoch())
+                self._acts += 1
+                self._register_again()
             elif acted:
                 self._log.warning("acts_no_longer", reason=verdict.value)
         return verdict is ActingVerdict.ACTS
@@ -199,7 +209,8 @@ class GroupPresence:
         }
 
     def _registration(self, place: Place) -> Command:
-        body = RegisterBrokerBody(TopicConfigTable({}, DataVersion(self._epoch(), self._started_ms, 0)))
+        topics = self._topics() if self.verdict is ActingVerdict.ACTS else {}
+        body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(self._epoch(), self._started_ms, self._acts)))
         command = Command(RequestCode.REGISTER_BROKER, fields=self._identity(place), body=encode_body(body))
         command.fields |= {
             "haServerAddr": "",

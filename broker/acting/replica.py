@@ -18,12 +18,16 @@ from broker.acting.journal import CommitJournal, CommitKey
 from broker.acting.offsets import ActingOffsets
 from broker.acting.presence import GroupPresence
 from broker.acting.view import Place
+from broker.registration import topic_body
+from broker.store.state import state_kinds
+from broker.topics.topics import settings_in
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.groups.merging import OffsetMerge
     from broker.store.log_store import LogStore
     from remoting.client.controllers import Controllers
+    from remoting.protocol.bodies.controller_body import TopicConfig
     from remoting.protocol.frames.commands import Command
     from remoting.server.authorizer import Authorizer
     from remoting.transport.contracts import Dial, Handler
@@ -47,7 +51,10 @@ class ActingReplica:
         """`controllers`: the name servers; `store`: the open log; `master_heard`: whether its stream continues."""
         self.served = 0
         """Requests handed to a handler."""
-        self.presence = GroupPresence(config, controllers, epoch=epoch, master_heard=master_heard, log=log)
+        self._store = store
+        self.presence = GroupPresence(
+            config, controllers, epoch=epoch, topics=self._topics, master_heard=master_heard, log=log
+        )
         self.offsets = ActingOffsets(CommitJournal(config.data_directory, log), store, authorizer, connect, log)
 
     def start(self) -> None:
@@ -82,3 +89,15 @@ class ActingReplica:
         handler = self.offsets.find(command) if self.presence.acts() else None
         self.served += handler is not None
         return handler
+
+    def _topics(self) -> dict[str, TopicConfig]:
+        """The topics that the log has so far and are confirmed."""
+        store = self._store()
+        if store is None:
+            return {}
+        known = [
+            settings_in(bytes(value))
+            for _name, (value, position) in list(store.state.items(state_kinds.TOPIC))
+            if position < store.confirm_position
+        ]
+        return {config.name: topic_body(config) for config in known}

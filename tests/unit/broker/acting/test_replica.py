@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from broker.acting.replica import ActingReplica
 from broker.acting.view import ActingVerdict
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
+from controller.name_server.state import RemoveTopic
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from tests.support.ports import free_port
-from tests.unit.broker.roles.cluster import STORE, Cluster, until
+from tests.unit.broker.roles.cluster import DEADLINE_S, STORE, Cluster, until
 
 QUEUE = {"consumerGroup": "g", "topic": "t", "queueId": "0"}
 
@@ -38,7 +40,7 @@ class ElectingPair(Cluster):
             controllers=self.controllers, store=STORE,
             replication=ReplicationConfig(
                 enabled=True, mode="dledger", members=members, port=0, acting_master=True, heartbeat_interval_ms=50,
-                heartbeat_timeout_ms=1_000, **replication,
+                heartbeat_timeout_ms=1_000, stream_heartbeat_ms=50, **replication,
             ),
         )  # fmt: skip
         app = self.brokers[number] = BrokerApp(config)
@@ -73,6 +75,14 @@ async def ask(app: BrokerApp, code: int, **fields: str) -> Command:
         await connection.close()
 
 
+async def served(app: BrokerApp, code: int, **fields: str) -> Command:
+    """The answer, once it stands in: it may have ceased for a moment when this process stood still."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (answer := await ask(app, code, **fields)).code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            await asyncio.sleep(0.01)
+    return answer
+
+
 async def left_alone(pair: ElectingPair) -> tuple[int, BrokerApp]:
     """Stop the master; the number of what is left, which stands in when this returns."""
     master = pair.master()
@@ -93,19 +103,21 @@ async def prepare(pair: ElectingPair) -> None:
     assert master is not None
     master.broker.topics.table.ensure("t", 1)
     assert (await ask(master, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="3")).code == 0
+    end = master._member.store.end_position
+    await until(lambda: all(app._member.log_state().confirm >= end for app in pair.brokers.values()))
 
 
 async def test_what_is_committed_meanwhile_survives_the_masters_return(pair: ElectingPair) -> None:
     await prepare(pair)
     number, left = await left_alone(pair)
     assert (await ask(left, RequestCode.SEND_MESSAGE)).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert (await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="7")).code == 0
-    assert (await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="5")).code == 0
-    assert (await ask(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7"
+    assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="7")).code == 0
+    assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="5")).code == 0
+    assert (await served(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7"
     await left.stop()
     left = await pair.add(number)
     await until(acting(left).presence.acts)
-    assert (await ask(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7", "as before the restart"
+    assert (await served(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7", "as before the restart"
 
     await pair.add(3 - number)
     await until(pair.master)
@@ -123,9 +135,9 @@ async def test_the_clients_of_the_one_that_stands_in_are_the_members_of_groups(p
     connection = await dial(f"127.0.0.1:{left.port}")
     body = b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[{"groupName":"g"}]}'
     assert (await connection.request(Command(RequestCode.HEART_BEAT, body=body))).code == 0
-    listed = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields={"consumerGroup": "g"})
-    assert (await connection.request(listed)).body == b'{"consumerIdList":["c"]}'
-    assert acting(left).keep(("g", "t", 0), 9)
+    listed = await served(left, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
+    assert listed.body == b'{"consumerIdList":["c"]}'
+    await until(lambda: acting(left).keep(("g", "t", 0), 9))
     await until(lambda: acting(left).offsets.journal.offsets == {("g", "t", 0): 9})
     await pair.add(3 - number)
     await until(pair.master)
@@ -135,9 +147,9 @@ async def test_the_clients_of_the_one_that_stands_in_are_the_members_of_groups(p
 
 async def test_bad_commits_are_refused(pair: ElectingPair) -> None:
     _number, left = await left_alone(pair)
-    refused = await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="-1")
+    refused = await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="-1")
     assert (refused.code, "negative" in (refused.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
-    assert (await ask(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="x")).code != 0
+    assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="x")).code != 0
     assert acting(left).offsets.journal.offsets == {}
 
 
@@ -151,6 +163,20 @@ async def test_the_route_shows_the_one_that_stands_in(pair: ElectingPair) -> Non
     assert route is not None
     assert route.broker_datas[0].broker_addrs == {0: f"127.0.0.1:{left.port}"}
     assert [queues.perm for queues in route.queue_datas] == [4]
+
+
+async def test_a_name_server_that_forgot_the_topics_learns_them_again(pair: ElectingPair) -> None:
+    """Or one that is new; a master is not there to name them."""
+    await prepare(pair)
+    assert pair.controller is not None
+    name_server = pair.controller.name_server
+    await until(lambda: name_server.topic_route("t"))
+    name_server.apply(RemoveTopic("t"))
+    await left_alone(pair)
+    await until(lambda: name_server.topic_route("t"))
+    route = name_server.topic_route("t")
+    assert route is not None
+    assert [(queues.read_queue_nums, queues.perm) for queues in route.queue_datas] == [(1, 4)]
 
 
 async def test_a_master_that_does_not_take_the_offsets_is_asked_again(tmp_path: Path) -> None:
