@@ -17,8 +17,7 @@ from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
-from broker.roles.sync_set import SyncSetKeeper
-from broker.store.state.state_kinds import MASTER_EPOCH, StateChange
+from broker.roles.term import MasterTerm
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 
@@ -147,24 +146,20 @@ class MasterOfGroup:
         self.admission = AppendAdmission(
             self.leader, store, streams.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
         )
-        self.in_sync = SyncSetKeeper(self.leader, streams, log)
-        self.pauses, self._doubtful = pauses, doubtful
+        self.pauses = pauses
+        self.term = MasterTerm(self.leader, store, streams, pauses, log, doubtful=doubtful)
+        self.in_sync = self.term.in_sync
 
-    def start(self) -> None:
-        """Serve replicas and maintain the set."""
-        self._streams.lead(self.leader, self._store)
-        if self.leader.majority is not None:
-            # Nothing older is confirmed before this is: the first record of the epoch, which changes no state.
-            self._store.append_state([StateChange(MASTER_EPOCH, b"", None)])
-        self.pauses.lead(self.leader, self._in_doubt)
+    def start(self, former: int | None = None) -> None:
+        """Serve replicas and maintain the set; `former` was the master before."""
+        self.term.begin(former)
         self._durability.start()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._check()), loop.create_task(self._tick())]
 
     async def stop(self) -> None:
         """Confirm nothing more."""
-        self.pauses.lead(None)
-        self._streams.step_down("this broker is not the master any more")
+        self.term.end()
         await self._durability.stop()
         for task in self._tasks:
             task.cancel()
@@ -175,18 +170,9 @@ class MasterOfGroup:
         if self.in_sync.learn(view):
             self._durability.group_changed()
 
-    def has_successor(self) -> bool:
-        """Whether another broker in sync follows, which can be the master instead."""
-        return any(each.broker in self.leader.members.committed for each in self.leader.replicas())
-
     def has_replica(self, broker_id: int) -> bool:
         """Whether the replica of this id follows."""
         return any(each.broker == broker_id for each in self.leader.replicas())
-
-    def _in_doubt(self) -> None:
-        """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
-        self._doubtful()
-        self.in_sync.in_doubt()
 
     async def _tick(self) -> None:
         tick_s = self.pauses.limit_ms / 1_000 / TICKS

@@ -314,7 +314,7 @@ class GroupMember:
         """Let another broker in sync be the master first, if this one is; the master's address, if known, and epoch."""
         manager, master, now_ms = self.manager, self.master, self.replicas.streams.now_ms
         began_ms = now_ms()
-        if master is not None and self.gate.serving and master.has_successor():
+        if master is not None and self.gate.serving and master.term.has_successor():
             assert self.serving is not None
             self.gate.suspend()
             try:
@@ -426,9 +426,7 @@ class GroupMember:
         if self.config.replication.replica_reads:
             serving.broker.tools.identity.is_replica_read = self.master.has_replica
         serving.start()
-        if former is not None:
-            self.master.leader.presume_absent(former)
-        self.master.start()
+        self.master.start(former)
 
     def _serve(self, epoch: int) -> None:
         assert self.serving is not None

@@ -308,12 +308,10 @@ class Broker(Node):
             self.ident, view.epoch, log.end, members, self.cluster.acknowledge, self.cluster.pace.settings,
             cluster=CLUSTER, group=GROUP, confirm=log.confirm, now_ms=int(self.world.now),
         )  # fmt: skip
-        if former is not None:
-            core.presume_absent(former)
         self.leading = Leading(self, core)
         if "promoted-shows-all" in self.flags:
             core.confirm_position = log.end
-        self.leading.begin()
+        self.leading.term.begin(former)
         self.flush()
 
     def follow(self, master: int, epoch: int) -> None:

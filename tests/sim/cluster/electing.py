@@ -24,8 +24,6 @@ from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import Pace
 from tests.sim.cluster.world import Node, Violation, World
 
-START_QUEUE, START_IDENT = 99, 500_000_000
-"""Queue of the records with which masters begin, and what is added to their epochs."""
 JOIN_TICKS = 2
 
 
@@ -273,11 +271,6 @@ class ElectingBroker(Broker):
             self.cluster.pace.settings, cluster=CLUSTER, group=GROUP, confirm=log.confirm,
             now_ms=int(self.world.now), majority=rule,
         )  # fmt: skip
-        if former is not None:
-            core.presume_absent(former)
         self.leading = Leading(self, core)
-        self.leading.begin()
-        log.append(START_QUEUE, START_IDENT + term, term)
-        assert self.opened is not None
-        self.opened.wrote()
+        self.leading.term.begin(former)
         self.flush()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
-from broker.roles.sync_set import SyncSetKeeper
+from broker.roles.term import MasterTerm
 from tests.sim.cluster.network import Side, Stream
 
 if TYPE_CHECKING:
@@ -32,12 +32,10 @@ class Leading:
         """Whether it is being handed over: nothing new is begun."""
         assert broker.opened is not None
         self._opened = broker.opened
-        self.in_sync = SyncSetKeeper(core, broker.streams, broker.host.log)
-        broker.pauses.lead(core, self.in_sync.in_doubt)
-
-    def begin(self) -> None:
-        """Serve replicas."""
-        self.broker.streams.lead(self.core, self._opened)
+        self.term = MasterTerm(
+            core, self._opened, broker.streams, broker.pauses, broker.host.log, doubtful=lambda: None
+        )
+        self.in_sync = self.term.in_sync
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
@@ -92,8 +90,7 @@ class Leading:
 
     def close(self) -> None:
         """No longer master."""
-        self.broker.pauses.lead(None)
-        self.broker.streams.step_down("this broker is not the master any more")
+        self.term.end()
 
 
 class ReplicaSide(Side):

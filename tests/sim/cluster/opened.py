@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.store.append.raw_part import RawPart
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.world import Violation
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Listener = Callable[[int], None]
 SEGMENT_BYTES = 2**31
 """The model has one file."""
+START_QUEUE, START_IDENT = 99, 500_000_000
+"""Queue of the records with which elected masters begin, and what is added to their epochs."""
 
 
 class OpenedLog:
@@ -130,6 +133,13 @@ class OpenedLog:
         self._broker.world.tell(self._broker.name, f"{what}, the log ended at {self.log.end}")
 
     # -- a master's --------------------------------------------------------------------------------------------------
+
+    def append_state(self, _changes: Sequence[StateChange]) -> int:
+        """The first record of an elected master: a message of a queue that nobody reads."""
+        position = self.log.end
+        self.log.append(START_QUEUE, START_IDENT + self._epoch, self._epoch)
+        self.wrote()
+        return position
 
     def wrote(self) -> None:
         """More is written: report it, and ask the disk for it."""
