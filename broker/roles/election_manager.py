@@ -339,7 +339,7 @@ class ElectionManager:
         if leader is None:
             return
         if leader and not elector.leads:
-            self._seat.taken.set()  # whoever waits for this comes before the role that follows
+            self._seat.taken.set()
         addresses = self._addresses() if elector.leads else self._leader_addresses if leader else ("", "")
         master = members.id_of(leader) if leader else None
         view = KnownGroup(elector.vote.term, master, *addresses, members.ids)

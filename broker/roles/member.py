@@ -14,7 +14,6 @@ its positions are known between two roles too. Loop thread only; opening runs in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +52,7 @@ from broker.roles.group_node import (
     Suspend,
     Unfollow,
 )
+from broker.roles.group_requests import GroupRequests
 from broker.roles.master import MasterOfGroup
 from broker.roles.member_state import (
     declare_metrics,
@@ -64,7 +64,7 @@ from broker.roles.member_state import (
 )
 from broker.roles.replica_reads import ReplicaReads
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
+from broker.roles.serving import HAND_OVER_S, ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
 from broker.roles.steps import KnownGroup
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log.confirm import NEVER
@@ -79,7 +79,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, parse_access_keys
 from remoting.transport.certificates import ServerTls
-from remoting.transport.contracts import Dial, Peer
+from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
 from runtime.metrics import declare_port_metrics
@@ -90,12 +90,6 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
-
-
-HAND_OVER_S = 1.0
-"""A master that stops waits so long until another broker is the master in its place."""
-SETTLE_S = 0.5
-"""And of that so long until the replicas have confirmed what it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +243,14 @@ class GroupMember:
         self._registry, self._failed, self._log = registry, failed, log
         self._leaving: set[asyncio.Task[None]] = set()
         self._stopped = False
-        always = {
+        always: dict[int, Handler] = {
             Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed,
             Code.GET_BROKER_EPOCH_CACHE: lambda _peer, command: command.reply(body=epoch_cache(self)),
             Code.GET_BROKER_HA_STATUS: lambda _peer, command: command.reply(body=high_availability(self)),
             Code.ELECTION: self._election_asked,
         }
+        if config.replication.mode == ELECTS_ITSELF:
+            always |= GroupRequests(self, authorizer).handlers()
         self.gate = RoleGate(always, access, peers_closer(lambda: self.clients.peers), authorizer, config.broker_name)
         self.gate.reads = ReplicaReads(config, clock, registry, log, authorizer)
         self.clients: ClientPort = ClientPort(config, self.gate, access, log)
@@ -319,9 +315,7 @@ class GroupMember:
             self.gate.suspend()
             try:
                 async with asyncio.timeout(HAND_OVER_S):
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(SETTLE_S):
-                            await self.serving.settle()
+                    await self.serving.settle()
                     await manager.hand_over()
             except (LightMQError, TimeoutError) as error:
                 self._log.warning("not_handed_over", error=str(error) or f"not done within {HAND_OVER_S} s")

@@ -68,13 +68,31 @@ class RoleQueue:
         self._todo: deque[Action] = deque()
         self._changed = asyncio.Event()
         self._began_ms = 0
+        self._is_paused = False
+        self._wanted: RoleChange | None = None
+        """What was wanted during the pause."""
+
+    def pause(self) -> None:
+        """Begin no role until `resume`: who leads is about to be known."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Begin the newest role that was wanted meanwhile, in a later turn of the loop."""
+        self._is_paused = False
+        role, self._wanted = self._wanted, None
+        if role is not None:
+            self.feed(Ordered(role))
 
     def want(self, role: RoleChange) -> None:
         """Take this role as soon as the action under way is done."""
-        self.feed(Ordered(role))
+        if self._is_paused:
+            self._wanted = role
+        else:
+            self.feed(Ordered(role))
 
     def drop(self) -> None:
         """Do not take the role that is wanted."""
+        self._wanted = None
         self.feed(Withdrawn())
 
     def feed(self, event: Event) -> None:

@@ -28,6 +28,7 @@ and what was not answered by then fails at its sender like any lost connection. 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -66,6 +67,10 @@ if TYPE_CHECKING:
     from runtime.metrics import Registry
 
 
+HAND_OVER_S = 1.0
+"""A master that hands over waits so long until another broker is the master in its place."""
+SETTLE_S = 0.5
+"""And of that so long until the replicas have confirmed what it took."""
 UPKEEP_PAUSE_S = 0.02
 """Between two steps of the store's upkeep while it has more to do: retention keeps up, and requests are served."""
 
@@ -131,11 +136,13 @@ class Serving:
             await self.readers.stop()
 
     async def settle(self) -> None:
-        """Return when all that was taken so far is confirmed, or never will be."""
+        """Return when all that was taken so far is confirmed or never will be, after `SETTLE_S` at the latest."""
         settled = asyncio.Event()
         self._flush()
         self.store.when_confirmed(self.store.end_position, lambda _error: settled.set())
-        await settled.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await settled.wait()
 
     def give_up(self, reason: GivenUp) -> None:
         """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""
@@ -342,7 +349,9 @@ HELD_BYTES_MAX = 64 * 1024 * 1024
 class HeldRequests:
     """Requests that came while this broker ceases to be the master, or becomes it; none of them was begun."""
 
-    def __init__(self) -> None:
+    def __init__(self, router: Router | None = None) -> None:
+        self.router = router
+        """What carried requests out before, None in no master."""
         self.requests: list[tuple[Peer, Command]] = []
         self._bytes = 0
 
@@ -442,7 +451,7 @@ class RoleGate:
 
         `closing`: why the present connections end, which are those of another role; without it they stay.
         """
-        self._router, self._held = None, HeldRequests()
+        self._router, self._held = None, HeldRequests(self._router)
         if closing:
             self._close_peers(closing)
 
@@ -454,6 +463,12 @@ class RoleGate:
         self._release()
         if was_serving:
             self._close_peers("this broker is not the master any more")
+
+    def resume(self) -> None:
+        """Go on as before `suspend`, with what waits first; nothing if the role has changed meanwhile."""
+        if self._held is not None and self._held.router is not None:
+            self._router = self._held.router
+            self._release()
 
     def _release(self) -> None:
         """Answer what waits, in its order."""

@@ -327,6 +327,13 @@ class GroupState(msgspec.Struct, rename="camel"):
     sync_state_set_epoch: int
     in_sync_replicas: list[ReplicaState] = msgspec.field(default_factory=list)
     not_in_sync_replicas: list[ReplicaState] = msgspec.field(default_factory=list)
+    mode: str | msgspec.UnsetType = msgspec.UNSET
+    """Of a group that elects its master itself: `dledger` (LightMQ)."""
+
+    @property
+    def elects_itself(self) -> bool:
+        """Whether its brokers, and no controllers, decide."""
+        return bool(self.mode)
 
 
 class SyncStateData(msgspec.Struct, rename="camel"):

@@ -99,3 +99,27 @@ async def test_a_role_that_is_dropped_is_not_taken() -> None:
     assert executor.led() == [2]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_while_it_is_paused_only_the_newest_role_is_kept() -> None:
+    executor = Executor()
+    queue = RoleQueue(executor, lambda: None, lambda _error: None, get_logger("test"))  # type: ignore[arg-type]
+    await queue.start()
+    running = asyncio.create_task(queue.run())
+    queue.pause()
+    for epoch in (1, 2):
+        queue.want(role(epoch))
+        await asyncio.sleep(0)
+    assert executor.done == [OpenLog(None)]
+    queue.resume()
+    while not executor.led():
+        await asyncio.sleep(0)
+    assert executor.led() == [2]
+    queue.pause()
+    queue.want(role(3))
+    queue.drop()
+    queue.resume()
+    await asyncio.sleep(0)
+    assert executor.led() == [2]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
