@@ -253,6 +253,8 @@ class LeadingController:
     signer: Signer | None
     tls: ClientTls | None = None
     """How to connect with TLS; None without."""
+    is_member: bool = False
+    """It is no controller but a broker of a group that elects its master itself, which answers for its group."""
 
     def ask(self, command: Command) -> Command:
         """A request and its answer. Raises Refused, and CommandFailed when this controller no longer leads."""
@@ -265,23 +267,51 @@ class LeadingController:
             raise
 
     def groups(self, name: str = "") -> dict[str, GroupState]:
-        """Broker groups by name, one or all. Raises CommandFailed when there is no such group."""
+        """Broker groups by name, one or all, those that elect their masters themselves among them.
+
+        Raises CommandFailed when there is no such group.
+        """
         body = msgspec.json.encode([name] if name else [])
         answer = self.ask(Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body))
         table = decode_body(answer.body, SyncStateData).replicas_info_table
+        if self.is_member:  # only the master knows who has everything
+            asked = [state.master_address for state in table.values()]
+        else:
+            asked = [address for each, address in self.lone(table).items() if name in ("", each)]
+        for address in asked:
+            table |= self._elected_groups(address or "")
         if name and name not in table:
             known = ", ".join(sorted(self.groups())) or "none"
             raise CommandFailed(f"the controllers know no broker group {name!r}; known: {known}")
         return dict(sorted(table.items()))
 
+    def _elected_groups(self, address: str) -> dict[str, GroupState]:
+        """The group of a broker, as that one knows it, if its brokers elect their master themselves; else nothing."""
+        try:
+            answer = self.ask_broker(address, Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=b"[]"))
+        except (LightMQError, OSError):
+            return {}
+        table = decode_body(answer.body, SyncStateData).replicas_info_table
+        return {name: state for name, state in table.items() if state.elects_itself}
+
+    def ask_broker(self, address: str, command: Command) -> Command:
+        """A request to a broker, and its answer. Raises LightMQError."""
+        command.fields.setdefault("road", ROAD)
+        with dial(address, self.timeout_ms, self.signer, self.tls) as broker:
+            return checked(broker.request(command))
+
     def cluster_of(self, group: str) -> str:
         """The cluster that a group's brokers are registered under."""
+        if self.is_member:
+            return CLUSTER_DEFAULT
         answer = self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         known = decode_body(answer.body, ClusterInfo).broker_addr_table.get(group)
         return known.cluster if known is not None else CLUSTER_DEFAULT
 
     def lone(self, groups: Iterable[str]) -> dict[str, str]:
         """Addresses by name of the registered brokers that belong to none of these groups: each runs alone."""
+        if self.is_member:
+            return {}
         answer = self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         known = decode_body(answer.body, ClusterInfo).broker_addr_table
         masters = {name: data.master() for name, data in sorted(known.items()) if name not in groups}
@@ -324,7 +354,9 @@ class LeadingController:
 def leading_controller(target: ServerTarget) -> Iterator[LeadingController]:
     """The controller that leads, found from the addresses of ``--server`` (several with commas).
 
-    Raises CommandFailed when no controller answers, when a server is not a controller, and when none leads.
+    A broker of a group that elects its master itself takes the place of one (`is_member`).
+
+    Raises CommandFailed when no controller answers, when a server is neither, and when none leads.
     """
     signer = target.security.signer
     timeout_ms, tls = int(target.timeout * 1000), target.security.client_tls
@@ -337,9 +369,14 @@ def leading_controller(target: ServerTarget) -> Iterator[LeadingController]:
                 metadata = _metadata(connection)
             except LightMQError as error:
                 search.failed(address, error)
-            else:
-                search.answered(address, metadata)
+                continue
+            if metadata is None:
+                nothing = ControllerMetadata("")
+                yield LeadingController(nothing, address, connection, timeout_ms, signer, tls, is_member=True)
+                return
+            search.answered(address, metadata)
         if search.leader:
+            assert metadata is not None
             yield LeadingController(metadata, search.leader, connection, timeout_ms, signer, tls)
             return
     failures = "; ".join(f"{address}: {reason}" for address, reason in search.failures.items())
@@ -354,8 +391,18 @@ def controllers(target: ServerTarget) -> dict[str, str]:
         return {name: address for name, _, address in named} or lone
 
 
-def _metadata(connection: BlockingConnection) -> ControllerMetadata:
+def _is_member(connection: BlockingConnection) -> bool:
+    """Whether it is a broker of a group that elects its master itself."""
+    answer = connection.request(Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=b"[]"))
+    if answer.code != 0:
+        return False
+    return any(state.elects_itself for state in decode_body(answer.body, SyncStateData).replicas_info_table.values())
+
+
+def _metadata(connection: BlockingConnection) -> ControllerMetadata | None:
     answer = connection.request(Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
+    if answer.code != 0 and _is_member(connection):
+        return None
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise CommandFailed(f"{connection.address} is not a controller: it cannot name a leader")
     return from_fields(checked(answer).fields, ControllerMetadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lightmq.cli.application import run
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.failovers import TOPIC, failover, measure
 from tests.processes.rig import ROOT, Client, Stream, expect_all, no_traceback
@@ -18,7 +20,28 @@ from tests.support.ports import free_port
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 
-def test_the_master_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
+def operators_see_and_move(group: BrokerGroup, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands of groups with controllers, through a name server or a member."""
+    master = group.settle()
+    own = group.brokers.index(master) + 1
+    other = own % 3 + 1
+    member = f"127.0.0.1:{group.brokers[other - 1].port}"
+    for server in (group.addresses, member):
+        assert run(["cluster", "status", "--json", "--server", server]) == 0
+        (row,) = json.loads(capsys.readouterr().out)["groups"]
+        assert (row["group"], row["mode"], row["master"], row["inSync"]) == ("broker-a", "dledger", own, 3)
+        assert "2 of 3" in row["promise"], row
+    assert run(["cluster", "members", "broker-a", "--server", member]) == 0
+    assert len({line.split()[6] for line in capsys.readouterr().out.splitlines()[1:]}) == 1, "all end alike"
+    assert run(["cluster", "transfer", "broker-a", str(other), "--server", member]) == 0
+    assert f"broker {other} at {member} is master" in capsys.readouterr().out
+    assert group.settle() is group.brokers[other - 1]
+    for verb in (["elect", "broker-a"], ["remove", "broker-a", "1"]):
+        assert run(["cluster", *verb, "--server", group.addresses]) == 1
+        assert "elect their master themselves" in capsys.readouterr().err
+
+
+def test_the_master_is_killed_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     group = BrokerGroup(tmp_path, brokers=3, mode="dledger")
     try:
         group.start()
@@ -33,6 +56,7 @@ def test_the_master_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
         assert (state["mode"], state["votes"], len(state["members"])) == ("dledger", True, 3)
         assert state["leader"] == f"b{state['id']}"
         assert state["epoch"] == state["term"]
+        operators_see_and_move(group, capsys)
         no_traceback(group.proxy, *group.brokers, *group.controllers)
     finally:
         group.end()

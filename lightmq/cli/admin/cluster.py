@@ -39,13 +39,17 @@ from runtime.clock import SystemClock
 
 def promised(settings: Mapping[str, str], brokers: int) -> dict[str, str | None]:
     """`promise` and `warning` of a group of so many brokers whose master has these settings; None: unknown."""
+    elects = settings.get("replication.mode") == ELECTED
     try:
         rule = DurabilityRule(
             flush=settings["store.flush"],
             in_group=settings["replication.enabled"].lower() == "true",
             acknowledge=settings["replication.acknowledge"],
-            count=int(settings["replication.in_sync_replicas"]),
+            count=settings["replication.members"].count("@")
+            if elects
+            else int(settings["replication.in_sync_replicas"]),
             in_sync_min=int(settings["replication.in_sync_min"]),
+            elects_itself=elects,
         )
     except (KeyError, ValueError):
         return {"promise": None, "warning": None}
@@ -61,6 +65,8 @@ cluster = App(
 )
 cluster.command(controllers)
 HERE = ServerTarget()
+CONTROLLED, ELECTED = "controller", "dledger"
+"""Who chooses the master of a group: the controllers, or its brokers."""
 ALONE = "alone"
 """State of a broker that is in no group."""
 
@@ -74,7 +80,8 @@ BrokerId = Annotated[int, Parameter(help="Id of the broker, see: lightmq cluster
 def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Show the controllers, and which of them cannot be reached from here, and one line per broker group.
 
-    A broker that is in no group is a line of its own. Below is what an acknowledgement of each group means.
+    A broker that is in no group is a line of its own. Below is who elects the master, where its brokers do, and what an
+    acknowledgement of each group means.
     The exit status is 1 when a group has no master or a replica is not in sync.
     """
     with leading_controller(target) as found:
@@ -86,7 +93,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
         dead = found.unreachable(each.partition("-")[2] for each in known)
     if json_output:
         lead = {
-            "leader": found.address,
+            "leader": None if found.is_member else found.address,
             "leaderId": found.metadata.controller_leader_id,
             "peers": known,
             "unreachable": sorted(dead),
@@ -94,9 +101,15 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
         print_json([{**lead, "groups": rows}])
     else:
         shown = [f"{each} (cannot be reached)" if each.partition("-")[2] in dead else each for each in known]
-        sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
+        if found.is_member:
+            sys.stdout.write(f"no controllers: {found.address} answers for its group\n")
+        else:
+            sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
         cells = [(row["group"], *_master_cells(row), _cell(row["epoch"]), _share(row), row["state"]) for row in rows]
         sys.stdout.write(columns(("GROUP", "MASTER", "ADDRESS", "EPOCH", "IN SYNC", "STATE"), cells))
+        sys.stdout.write(
+            "".join(f"{name}: {elected(state)}\n" for name, state in groups.items() if state.elects_itself)
+        )
         sys.stdout.write("".join(f"{row['group']}: {row['promise']}\n" for row in rows if row["promise"]))
         sys.stderr.write("".join(f"warning: {row['group']}: {row['warning']}\n" for row in rows if row["warning"]))
     if any(row["state"] not in ("ok", ALONE) for row in rows):
@@ -147,6 +160,10 @@ def elect(group: Group, *, json_output: Json = False, target: ServerTarget = HER
     """Elect a master for a group that has none, from the live replicas that are in sync."""
     with leading_controller(target) as found:
         state = found.groups(group)[group]
+        if state.elects_itself:
+            raise CommandFailed(
+                f"the brokers of {group!r} elect their master themselves, as soon as enough can be reached"
+            )
         _elected(found, group, state, NO_BROKER, json_output=json_output)
 
 
@@ -182,7 +199,12 @@ def remove(
 ) -> None:
     """Remove brokers that will not return, so that no master waits for them. Their data stays where it is."""
     with leading_controller(target) as found:
-        known = {replica.broker_id: replica for replica in replicas(found.groups(group)[group])}
+        state = found.groups(group)[group]
+        if state.elects_itself:
+            raise CommandFailed(
+                f"the members of {group!r} are those of its configuration: they elect their master themselves"
+            )
+        known = {replica.broker_id: replica for replica in replicas(state)}
         unknown = sorted(set(broker_ids) - set(known))
         if unknown:
             raise CommandFailed(
@@ -207,8 +229,9 @@ def _elected(found: LeadingController, group: str, state: GroupState, broker_id:
     header = ElectMasterHeader(
         found.cluster_of(group), group, broker_id, broker_id != NO_BROKER, SystemClock().now_ms()
     )
+    command = Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header))
     try:
-        answer = found.ask(Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header)))
+        answer = found.ask_broker(state.master_address or "", command) if state.elects_itself else found.ask(command)
     except Refused as refused:
         if refused.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
             now = f"broker {state.master_broker_id} at {state.master_address}"
@@ -243,13 +266,26 @@ def summary(name: str, state: GroupState) -> dict[str, Any]:
         "inSync": in_sync,
         "replicas": len(known),
         "state": "no master" if not has_master else "ok" if in_sync == len(known) else "degraded",
+        "mode": ELECTED if state.elects_itself else CONTROLLED,
     }
+
+
+def elected(state: GroupState) -> str:
+    """A group that elects its master itself, in a sentence: the term, who can be reached, and what a master needs."""
+    known = replicas(state)
+    reached = sum(replica.alive for replica in known)
+    majority = len(known) // 2 + 1
+    missing = [f"broker {replica.broker_id} at {replica.broker_address}" for replica in known if not replica.alive]
+    told = f"its brokers elect the master, term {state.master_epoch}; {reached} of {len(known)} can be reached"
+    told += f", {majority} are needed"
+    return told + (f"; missing: {', '.join(missing)}" if missing else "")
 
 
 def lone_summary(name: str, address: str) -> dict[str, Any]:
     """A broker that is in no group, as `status` shows it: registered, hence alive."""
     return {
         "group": name, "master": None, "address": address, "epoch": None, "inSync": 1, "replicas": 1, "state": ALONE,
+        "mode": None,
     }  # fmt: skip
 
 

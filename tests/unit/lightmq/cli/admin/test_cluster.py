@@ -32,7 +32,7 @@ def test_status_names_leader_master_and_what_is_missing(controller: Any, capsys:
     assert told["unreachable"] == ["h:1"]
     assert told["groups"] == [
         {"group": "broker-a", "master": 1, "address": controller.address, "epoch": 7, "inSync": 3, "replicas": 3,
-         "state": "ok", "promise": None, "warning": None},
+         "state": "ok", "mode": "controller", "promise": None, "warning": None},
     ]  # fmt: skip
     controller.master = None
     with pytest.raises(SystemExit):
