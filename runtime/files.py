@@ -53,19 +53,30 @@ def fsync_dir(directory: Path) -> None:
 def make_directory(directory: Path, *, mode: int = 0o700, inner: bool = False) -> None:
     """Make `directory` with permission bits ``mode``, missing parents with 0755 at most, and all these names durable.
 
-    Existing names are made durable too, because the process that made them may have been killed before it did so; for
-    an `inner` directory, whose parent was made by this function, only its own name. Raises OSError.
+    Existing names are made durable too, because the process that made them may have been killed before it did so, but
+    once in this process; for an `inner` directory, whose parent was made by this function, only its own name. Raises
+    OSError.
     """
     missing = [each for each in (directory, *directory.parents) if not each.is_dir()]
+    whole = directory.absolute()
+    if not missing and whole in _DURABLE:
+        return
     for each in reversed(missing):
         each.mkdir(mode=mode if each is directory else 0o755, exist_ok=True)
+    is_durable = True
     for each in (directory,) if inner else (directory, *directory.absolute().parents):
         try:
             fsync_dir(each.parent)
         except OSError as error:
             if each in missing or error.errno not in _NOT_OURS:
                 raise
+            is_durable = False
+    if is_durable:
+        _DURABLE.add(whole)
 
+
+_DURABLE: set[Path] = set()
+"""Directories whose names this process has made durable: a log is opened again for each role."""
 
 _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
 """Why the names in a directory above ours cannot be flushed; then it is not one that a start of ours has made."""
@@ -121,8 +132,10 @@ class DirectoryLock:
             os.close(self._descriptor)
             self._descriptor = -1
             raise DirectoryLocked(directory, owner) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        line = f"{os.getpid()}\n".encode()
+        if os.pread(self._descriptor, 32, 0) != line:  # cut first, a file costs some file systems a flush
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, line, 0)
 
     def close(self) -> None:
         """Release the lock; idempotent."""

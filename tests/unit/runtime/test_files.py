@@ -48,6 +48,7 @@ def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkey
     monkeypatch.setattr(files, "fsync_dir", lambda path: synced.append(path) if any(path.iterdir()) else None)
     for _ in range(2):
         synced.clear()
+        monkeypatch.setattr(files, "_DURABLE", set())  # of another process
         make_directory(leaf, mode=0o700)
         assert synced[:3] == [leaf.parent, leaf.parent.parent, tmp_path]
         assert Path("/") in synced
@@ -120,3 +121,28 @@ def test_atomic_write_takes_pieces(tmp_path: Path) -> None:
         atomic_write(path, broken())
     assert path.read_bytes() == b"a" + b"b" * 10
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_names_of_a_directory_are_flushed_once_in_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again when it was removed meanwhile."""
+    flushed: list[Path] = []
+    monkeypatch.setattr(files, "fsync_dir", flushed.append)
+    wanted = tmp_path / "data"
+    make_directory(wanted)
+    count = len(flushed)
+    assert flushed[0] == tmp_path
+    make_directory(wanted)
+    assert len(flushed) == count
+    wanted.rmdir()
+    make_directory(wanted)
+    assert len(flushed) == 2 * count
+
+
+def test_a_lock_that_is_taken_again_names_its_owner(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("123456789\n")
+    for _ in range(2):
+        with DirectoryLock(tmp_path), pytest.raises(DirectoryLocked) as refused:
+            DirectoryLock(tmp_path)
+        assert refused.value.owner_pid == os.getpid()
