@@ -218,6 +218,8 @@ class FollowerProgress:
     which is acknowledged as a whole."""
     is_pausing: bool = False
     """Whether a small transfer waits."""
+    has_caught_up: bool = False
+    """Whether it was told that it had everything, out of sync as it was."""
     mark_end: int = -1
     mark_ms: int = 0
     """The log's end at a send; when the replica acknowledges it, it was caught up then."""
@@ -513,3 +515,13 @@ def in_sync_of(leader: Leader) -> frozenset[int]:
     low = max(leader.confirm_position, leader.epoch_start)
     counted = [each for each in leader.replicas() if each.broker in majority.members and not each.is_learner]
     return frozenset({leader.broker, *(each.broker for each in counted if each.acknowledged >= low)})
+
+
+def catches_up(leader: Leader, connection: int) -> bool:
+    """Whether a replica that may join the set has all that is confirmed now; True once for each of its connections."""
+    for replica in leader.replicas():
+        if replica.connection == connection and not replica.has_caught_up and not replica.is_learner:
+            low = max(leader.confirm_position, leader.epoch_start)
+            replica.has_caught_up = replica.acknowledged >= low
+            return replica.has_caught_up
+    return False

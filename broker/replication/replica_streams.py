@@ -41,7 +41,7 @@ from broker.replication.frames import (
     proved,
 )
 from broker.replication.host import ServedLog, StreamHost, StreamWire
-from broker.replication.leader import Leader, expired
+from broker.replication.leader import Leader, catches_up, expired
 from broker.store.append.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
@@ -286,6 +286,8 @@ class ReplicaStreams:
         """Called with the seconds from sending the end of the log to a replica until it has acknowledged it."""
         self.on_gone: Callable[[int], object] = _ignore
         """Called with the milliseconds after which a replica that has gone may count as absent."""
+        self.on_caught_up: Callable[[], object] = _nothing
+        """Called when a replica out of sync has all that is confirmed."""
         self.refused = 0
         """Connections that got a refusal, or were closed before their HELLO."""
         self.admission = ReplicaAdmission(host, keys, permitted, open_to_all=open_to_all)
@@ -328,7 +330,7 @@ class ReplicaStreams:
 
     def step_down(self, reason: str) -> None:
         """Stop serving: connections end, their state is dropped."""
-        self._lead, self._early, self.on_gone = None, None, _ignore
+        self._lead, self._early, self.on_gone, self.on_caught_up = None, None, _ignore, _nothing
         for stream in list(self.open.values()):
             stream.abort(reason)
 
@@ -407,6 +409,10 @@ class ReplicaStreams:
     def advance(self, stream: ReplicaStream) -> None:
         """Confirm what its acknowledgements allow, send what waited for them."""
         self.confirm()
+        lead = self._lead
+        is_out = lead is not None and stream.broker not in lead.leader.members.committed
+        if lead is not None and is_out and catches_up(lead.leader, stream.number):
+            self.on_caught_up()
         self.refill(stream)
 
     def ended(self, stream: ReplicaStream, reason: str) -> None:
@@ -507,3 +513,7 @@ class ReplicaStreams:
 
 def _ignore(_absence_ms: int) -> None:
     """The callback while nobody keeps the set of replicas in sync."""
+
+
+def _nothing() -> None:
+    """The callback while nobody waits for replicas to catch up."""

@@ -189,9 +189,11 @@ class MasterOfGroup:
         return await self._group_size() - learners
 
     async def _check(self) -> None:
-        # All that is written waits for a replica that has gone: check as soon as it counts as absent.
+        # All that is written waits for a replica that has gone: check as soon as it counts as absent. One that comes
+        # back makes losses bearable again: check when it has caught up.
         due, loop = asyncio.Event(), asyncio.get_running_loop()
         self._streams.on_gone = lambda absence_ms: loop.call_later(absence_ms / 1_000, due.set)
+        self._streams.on_caught_up = due.set
         # The first checks come early: a member that died with the former master leaves the set as soon as it may.
         pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:

@@ -12,6 +12,7 @@ from broker.replication.leader import (
     Leader,
     LeaderSettings,
     SyncStateSet,
+    catches_up,
     expired,
 )
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
@@ -351,6 +352,17 @@ def test_heartbeats_and_silence():
     assert leader.silent(2_999) == []
     leader.acknowledged(20, Ack(5, 200), 2_999)
     assert leader.silent(3_000) == [30]
+
+
+def test_a_replica_out_of_sync_is_told_of_once_when_it_has_caught_up():
+    """On each of its connections; learners and those that lack something are not."""
+    leader = a_leader({1})
+    for broker in (3, 4):
+        stream(leader, broker, learner=broker == 4)
+    give(leader, 40, 250)
+    assert [catches_up(leader, connection) for connection in (30, 40, 50)] == [False] * 3
+    give(leader, 30, 250)
+    assert [catches_up(leader, 30) for _ in range(2)] == [True, False]
 
 
 def test_whether_an_append_has_a_chance():
