@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -230,6 +231,46 @@ def replica_reads(broker: Broker) -> int:
     """Requests that a broker answered as a replica."""
     lines = broker.page("/metrics").decode().splitlines()
     return next(int(float(line.split()[1])) for line in lines if line.startswith("rocketmq_replica_reads_total "))
+
+
+@pytest.mark.parametrize("mode", ["controller", "dledger"])
+def test_the_java_client_works_on_through_restarts_and_a_failover(classes: Path, tmp_path: Path, mode: str) -> None:
+    """Every broker is restarted in turn, then the master is killed: with controllers, and where brokers elect it.
+
+    With routes polled each second, and retries until the time limit of a send, none fails at its caller.
+    """
+    group = BrokerGroup(tmp_path / "group", controllers=3 if mode == "controller" else 1, mode=mode)
+    group.directory.mkdir()
+    try:
+        group.start()
+        program = JavaProcess(classes, tmp_path / "home", "Failover", servers(group), "rolling", "1000", "5000")
+        program.wait_for("acknowledged", 60, count=4)
+        for broker in group.brokers:
+            assert broker.end(signal.SIGTERM) == 0
+            broker.start()
+            group.settle()
+            goes_on(program)
+        group.settle().kill()
+        goes_on(program)
+        program.say("stop")
+        program.end(120)
+        last = program.wait_for("lost ", 1)
+        assert last.startswith("lost 0 of "), last
+        assert last.endswith(" 0 sends failed"), last
+    finally:
+        group.end()
+
+
+def goes_on(program: JavaProcess) -> None:
+    """Wait until more is acknowledged, and consumed, than now."""
+    before = progress(program)
+    until(lambda: all(now > then for now, then in zip(progress(program), before, strict=True)), "it stands still")
+
+
+def progress(program: JavaProcess) -> tuple[int, int]:
+    """How many messages are acknowledged, and how many consumed, as it has said last."""
+    words = [line for line in program.lines if line.startswith("acknowledged")][-1].split()
+    return int(words[1]), int(words[3])
 
 
 class TestBrokersOfRocketMQ:

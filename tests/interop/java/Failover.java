@@ -14,7 +14,8 @@ import org.apache.rocketmq.common.message.Message;
 
 /**
  * Sends numbers and consumes them with RocketMQ's own Java client until a line comes on standard input, while masters
- * die. Arguments: name servers, topic. Prints `acknowledged N` each second, and in the end `lost N of M`, the longest
+ * die. Arguments: name servers, topic, milliseconds between two questions for the route, retries of a send (above 2
+ * within ten seconds). Prints `acknowledged N` each second, and in the end `lost N of M`, the longest
  * time without an acknowledgement, and how many sends failed at their caller.
  */
 public final class Failover {
@@ -23,6 +24,7 @@ public final class Failover {
     public static void main(String[] arguments) throws Exception {
         String topic = arguments[1];
         int intervalMs = arguments.length > 2 ? Integer.parseInt(arguments[2]) : 30_000;
+        int retries = arguments.length > 3 ? Integer.parseInt(arguments[3]) : 2;
         Set<Integer> acknowledged = ConcurrentHashMap.newKeySet();
         Set<Integer> consumed = ConcurrentHashMap.newKeySet();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic + "_group");
@@ -38,7 +40,8 @@ public final class Failover {
         DefaultMQProducer producer = new DefaultMQProducer(topic + "_producer");
         producer.setNamesrvAddr(arguments[0]);
         producer.setPollNameServerInterval(intervalMs);
-        producer.setSendMsgTimeout(2_000);
+        producer.setSendMsgTimeout(retries > 2 ? 10_000 : 2_000);
+        producer.setRetryTimesWhenSendFailed(retries);
         producer.start();
         consumer.start();
         AtomicBoolean stop = new AtomicBoolean();
