@@ -132,9 +132,17 @@ async def test_a_master_that_stops_hands_over_first(tmp_path: Path) -> None:
         taken = asyncio.ensure_future(direct.request(Command(RequestCode.APPEND_MANY, body=body)))
         end = member.store.end_position
         await until(lambda: member.store.end_position > end)
+        hand_over, asked = member.manager.hand_over, []
+
+        async def handing_over() -> None:
+            asked.append(asyncio.ensure_future(late.request(Command(RequestCode.APPEND_MANY, body=body))))
+            await until(lambda: member.gate._held.requests)
+            await hand_over()
+
+        member.manager.hand_over = handing_over
         stopping = asyncio.ensure_future(first.stop())
-        await until(lambda: not member.gate.serving)
-        answer = await late.request(Command(RequestCode.APPEND_MANY, body=body))
+        await until(lambda: asked)
+        answer = await asked[0]
         denial, next_master = not_master(answer), member.manager.steps.view
         assert (denial.address, denial.epoch, denial.is_begun) == (next_master.address, next_master.epoch, False)
         assert (await taken).code == 0
