@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
-from broker.replication.leader import in_sync_of
 from broker.roles.election_manager import ElectionManager
 from broker.roles.election_members import MODE
 from broker.roles.serving import HAND_OVER_S
@@ -40,6 +39,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+    from broker.replication.ha_server import HaServer
     from broker.roles.master import MasterOfGroup
     from broker.roles.replicas_manager import ReplicasManager
     from broker.roles.serving import RoleGate, Serving
@@ -65,6 +65,10 @@ class AskedMember(Protocol):
         """What serves replicas, at the master."""
 
     @property
+    def replicas(self) -> HaServer:
+        """The port that replicas come to."""
+
+    @property
     def serving(self) -> Serving | None:
         """What answers clients, at the master."""
 
@@ -83,7 +87,7 @@ class GroupRequests:
         """The group as this broker knows it; only its master knows who has everything."""
         member, manager = self._member, self._election()
         group, leader = member.config.broker_name, manager.elector.leader
-        complete = in_sync_of(member.master.leader) if member.master is not None and manager.elector.leads else ()
+        complete = self._in_sync() if manager.elector.leads else frozenset()
         members = [
             ReplicaState(group, each, address, manager.lines.reaches(name))
             for each, (name, address) in enumerate(manager.members.addresses.items(), 1)
@@ -96,6 +100,17 @@ class GroupRequests:
             [each for each in members if each.broker_id in complete],
             [each for each in members if each.broker_id not in complete],
             mode=MODE,
+        )
+
+    def _in_sync(self) -> frozenset[int]:
+        """The master, and who has had everything within `lag_limit_ms`: one that writes what just came is not late."""
+        master, serving = self._member.master, self._member.serving
+        if master is None or serving is None:
+            return frozenset()
+        leader, end, now_ms = master.leader, serving.store.end_position, self._member.replicas.streams.now_ms()
+        known = [each for each in leader.replicas() if each.acknowledged >= 0 and not each.is_learner]
+        return frozenset(
+            {leader.broker, *(each.broker for each in known if each.lag_ms(end, now_ms) <= leader.settings.lag_ms)}
         )
 
     def _election(self) -> ElectionManager:

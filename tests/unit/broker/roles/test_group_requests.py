@@ -72,7 +72,8 @@ async def test_the_state_of_a_group_and_another_master(tmp_path: Path, monkeypat
 
         await not_in_time(first, other, monkeypatch)
         assert await group.publish(b"2") == 0
-        answer = await move(first, other)
+        while (answer := await move(first, other)).code == 2012:
+            continue  # it did not have everything in time, on a busy machine
         assert (answer.code, answer.fields["masterBrokerId"]) == (0, str(other))
         assert answer.fields["masterAddress"] == f"127.0.0.1:{apps[other].port}"
         await until(lambda: group.master() is apps[other])
