@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from markdown_it import MarkdownIt
 
 from tests.support.tree import ROOT
 from tools import site, site_pages
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytest.importorskip("mkdocs", reason="needs mkdocs-material (extra dev)")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -77,17 +79,12 @@ def test_references_are_filled(built: Path) -> None:
     assert "lightmq cluster status" in (built / site.VERSION / "command-line.html").read_text()
 
 
-@pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Any]:
     """A page of the system's Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
+    made = chromium.new_page()
+    yield made
+    made.close()
 
 
 def test_it_is_searched_without_a_server(built: Path, page: Any) -> None:
