@@ -55,6 +55,7 @@ NOT_RUN = {
     "docs/howto/migrate.md": 3,
     "docs/howto/rocketmq.md": 3,
     "docs/howto/run-as-processes.md": 1,
+    "docs/howto/self-electing-groups.md": 1,
     "docs/howto/spark.md": 4,
     "docs/howto/spark-cluster.md": 5,
     "docs/howto/store-commands.md": 1,
