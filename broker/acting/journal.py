@@ -39,7 +39,8 @@ LINE_BYTES = 64
 
 CommitKey = tuple[str, str, int]
 """(group, topic, queue index)."""
-Done = Callable[[Exception | None], None]
+Done = Callable[[Refused | None], None]
+"""Called with None once a commit is on the disk, else with why it is not."""
 
 
 class _CommitLine(msgspec.Struct, array_like=True):
@@ -109,7 +110,7 @@ class CommitJournal:
                 self._log.warning("acting_journal_full", entries=ENTRIES_MAX)
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"offsets of {ENTRIES_MAX} queues wait for a master already; this one is kept when there is one",
+                f"offsets of {ENTRIES_MAX} queues wait for a master already: commit again when there is one",
             )
         self._waiting.append((key, offset, done))
         if self._writing is None:
@@ -126,7 +127,7 @@ class CommitJournal:
         try:
             while self._waiting:
                 taken, self._waiting = self._waiting, []
-                error: Exception | None = None
+                error: Refused | None = None
                 async with self._file:
                     try:
                         await self._store(b"".join(encode_line(key, offset) for key, offset, _done in taken))

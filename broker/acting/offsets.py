@@ -74,13 +74,9 @@ class ActingOffsets:
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is negative")
 
-        def done(error: Exception | None) -> None:
-            if command.is_oneway:
-                return
-            if isinstance(error, Refused):
-                peer.send(command.reply(error.code, error.remark))
-            else:
-                peer.send(command.reply())
+        def done(refused: Refused | None) -> None:
+            if not command.is_oneway:
+                peer.send(command.reply() if refused is None else command.reply(refused.code, refused.remark))
 
         self.journal.add(key, offset, done)
 

@@ -79,7 +79,7 @@ async def test_a_full_journal_refuses_further_queues_only(tmp_path: Path, monkey
     monkeypatch.setattr(journal_module, "ENTRIES_MAX", 1)
     journal = opened(tmp_path)
     await commit(journal, (KEY, 1))
-    with pytest.raises(Refused, match="kept when there is one"):
+    with pytest.raises(Refused, match="commit again when there is one"):
         await commit(journal, (OTHER, 1))
     await commit(journal, (KEY, 2))
     assert (journal.offsets, journal.refused) == ({KEY: 2}, 1)
