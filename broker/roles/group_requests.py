@@ -143,6 +143,9 @@ class GroupRequests:
             remark = f"broker {to} is the master, or lacks something: these have everything: {complete}"
             raise Refused(ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, remark)
         view = await self._transfer(to)
+        if view.master != to:
+            remark = f"broker {view.master} at {view.address} became the master, not broker {to}"
+            raise Refused(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark)
         header = MasterHeader(view.epoch, 0, view.master, view.address)
         return command.reply(fields=to_fields(header))
 

@@ -79,6 +79,7 @@ async def test_the_state_of_a_group_and_another_master(tmp_path: Path, monkeypat
         await until(lambda: group.master() is apps[other])
         assert await group.publish(b"3") == 0
         assert int(answer.fields["masterEpoch"]) == (await shown(apps[other])).master_epoch
+        await another_wins(apps[other], own, third, monkeypatch)
     finally:
         await group.stop()
 
@@ -98,6 +99,21 @@ async def not_in_time(master: BrokerApp, to: int, monkeypatch: pytest.MonkeyPatc
     answer = await waiting
     assert (answer.code, not_master(answer), member.gate.serving) == (0, None, True)
     await late.close()
+
+
+async def another_wins(master: BrokerApp, wanted: int, winner: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third member comes to lead: that is no success."""
+    manager = master._member.manager
+    transfer = manager.transfer
+    await until(lambda: len(master.status()["member"]["in_sync"]) == 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(manager, "transfer", lambda _to: transfer(winner))
+        while "no other broker leads" in str((answer := await move(master, wanted)).remark):
+            continue  # it did not have everything in time, on a busy machine
+    remark = str(answer.remark)
+    assert answer.code == 2012
+    assert remark.startswith(f"broker {winner} at ")
+    assert remark.endswith(f"not broker {wanted}")
 
 
 def test_another_master_is_an_administrators_wish() -> None:
