@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Protocol
 
 from broker.roles.election_manager import ElectionManager
 from broker.roles.election_members import MODE
+from broker.roles.member_state import MemberView
 from broker.roles.serving import HAND_OVER_S
 from broker.roles.steps import KnownGroup
 from remoting.access.rights import ADMIN
@@ -37,46 +37,11 @@ from remoting.server.authorizer import Authorizer
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
-if TYPE_CHECKING:
-    from broker.config import BrokerConfig
-    from broker.replication.ha_server import HaServer
-    from broker.roles.master import MasterOfGroup
-    from broker.roles.replicas_manager import ReplicasManager
-    from broker.roles.serving import RoleGate, Serving
-
-
-class AskedMember(Protocol):
-    """What the answers are taken from, and who carries a change out."""
-
-    @property
-    def config(self) -> BrokerConfig:
-        """The options of the broker."""
-
-    @property
-    def gate(self) -> RoleGate:
-        """Whether requests are answered here, and where if not."""
-
-    @property
-    def manager(self) -> ReplicasManager | ElectionManager:
-        """Who was elected, and which members can be reached."""
-
-    @property
-    def master(self) -> MasterOfGroup | None:
-        """What serves replicas, at the master."""
-
-    @property
-    def replicas(self) -> HaServer:
-        """The port that replicas come to."""
-
-    @property
-    def serving(self) -> Serving | None:
-        """What answers clients, at the master."""
-
 
 class GroupRequests:
     """Answers operators on behalf of one member."""
 
-    def __init__(self, member: AskedMember, authorizer: Authorizer) -> None:
+    def __init__(self, member: MemberView, authorizer: Authorizer) -> None:
         self._member, self._authorizer = member, authorizer
 
     def handlers(self) -> dict[int, Handler]:

@@ -12,12 +12,12 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet, in_sync_of
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, in_sync_of
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
-from broker.roles.term import MasterTerm
+from broker.roles.term import MasterTerm, TermRules
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 
@@ -86,6 +86,22 @@ class AppendAdmission:
         return f"{there} of the brokers in sync can be reached, messages need {wanted}"
 
 
+def rules_of(config: BrokerConfig) -> TermRules:
+    """What masters lead by as it is configured."""
+    settings = config.replication
+    return TermRules(
+        config.cluster_name,
+        config.broker_name,
+        Acknowledge(mode=settings.acknowledge, count=settings.in_sync_replicas, in_sync_min=settings.in_sync_min),
+        LeaderSettings(
+            heartbeat_ms=settings.stream_heartbeat_ms,
+            silence_ms=settings.stream_silence_limit_ms,
+            lag_ms=settings.lag_limit_ms,
+            absence_ms=settings.absence_limit_ms,
+        ),
+    )
+
+
 class MasterOfGroup:
     """A master in one epoch."""
 
@@ -120,29 +136,7 @@ class MasterOfGroup:
         self._damaged = damaged
         self._group_size = group_size
         self._durability = DurabilityLog(config, self._members, log)
-        epoch_start = store.replica.epochs[-1][1]
-        self.leader = Leader(
-            broker_id,
-            view.epoch,
-            epoch_start,
-            SyncStateSet(view.members | {broker_id}, view.set_epoch),
-            Acknowledge(in_sync_min=majority.size)
-            if majority is not None
-            else Acknowledge(
-                mode=settings.acknowledge, count=settings.in_sync_replicas, in_sync_min=settings.in_sync_min
-            ),
-            LeaderSettings(
-                heartbeat_ms=settings.stream_heartbeat_ms,
-                silence_ms=settings.stream_silence_limit_ms,
-                lag_ms=settings.lag_limit_ms,
-                absence_ms=settings.absence_limit_ms,
-            ),
-            cluster=config.cluster_name,
-            group=config.broker_name,
-            confirm=store.confirm_position,
-            now_ms=streams.now_ms(),
-            majority=majority,
-        )
+        self.leader = rules_of(config).begin(broker_id, view, store, streams.now_ms(), majority)
         self.admission = AppendAdmission(
             self.leader, store, streams.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
         )

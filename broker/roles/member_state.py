@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.roles.election_manager import ElectionManager
     from broker.roles.master import MasterOfGroup
     from broker.roles.replicas_manager import ReplicasManager
-    from broker.roles.serving import RoleGate
+    from broker.roles.serving import RoleGate, Serving
     from broker.store.log_store import LogStore
     from runtime.metrics import Registry
 
@@ -61,6 +61,10 @@ class MemberView(Protocol):
     @property
     def master(self) -> MasterOfGroup | None:
         """The master's part."""
+
+    @property
+    def serving(self) -> Serving | None:
+        """What answers clients, at the master."""
 
     @property
     def client(self) -> HaClient | None:

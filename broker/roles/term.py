@@ -1,5 +1,6 @@
-"""One master's time in office: what it begins with towards its replicas, and how that ends.
+"""One master's time in office: the rules it leads by, what it begins with towards its replicas, and how that ends.
 
+    rules   who is in sync at first, from where on its epoch counts, when a message is acknowledged
     begin   the former master counts as absent, replicas are served, the first record of an elected master, doubts
     end     no doubts, no replicas
 
@@ -10,12 +11,14 @@ Pure: the world is that of `ReplicaStreams`, and the log one that is led, so the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker.replication.host import ServedLog
-from broker.replication.leader import Leader
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
+from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
-from broker.roles.steps import PauseWatch
+from broker.roles.steps import KnownGroup, PauseWatch
 from broker.roles.sync_set import SyncSetKeeper
 from broker.store.state.state_kinds import MASTER_EPOCH, StateChange
 
@@ -26,6 +29,35 @@ class LedLog(ServedLog, Protocol):
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append changes of durable state as one record; where it stands."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TermRules:
+    """What every master of a group leads by."""
+
+    cluster: str
+    group: str
+    acknowledge: Acknowledge
+    """Where controllers keep the set in sync; elsewhere a majority acknowledges."""
+    settings: LeaderSettings
+    leader: Callable[..., Leader] = Leader
+    members: Callable[[frozenset[int], int], SyncStateSet] = SyncStateSet
+
+    def begin(self, broker: int, view: KnownGroup, store: LedLog, now_ms: int, majority: Majority | None) -> Leader:
+        """What decides in the epoch that the log was opened for; `majority` confirms in a group without controllers."""
+        return self.leader(
+            broker,
+            view.epoch,
+            store.replica.epochs[-1][1],
+            self.members(view.members | {broker}, view.set_epoch),
+            self.acknowledge if majority is None else Acknowledge(in_sync_min=majority.size),
+            self.settings,
+            cluster=self.cluster,
+            group=self.group,
+            confirm=store.confirm_position,
+            now_ms=now_ms,
+            majority=majority,
+        )
 
 
 class MasterTerm:

@@ -21,6 +21,7 @@ from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
 from broker.roles.group_node import GroupNode, Start, StoodStill
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
+from broker.roles.term import TermRules
 from broker.store.index.reader import Reader
 from controller.replicas.group import AlterSyncStateSet, GroupView, Live, RegisterReplica
 from tests.sim.cluster.asking import LOST, Asking, known
@@ -299,15 +300,18 @@ class Broker(Node):
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
+    def majority(self, _epoch: int) -> Majority | None:
+        """Who confirms what the master of an epoch writes, where the controllers do not say it."""
+        return None
+
     def lead(self, view: KnownGroup, former: int | None) -> None:
         """Be the master for the replicas."""
-        log = self.log
+        log, cluster = self.log, self.cluster
         self.world.tell(self.name, f"is master of epoch {view.epoch} from {log.end} on, in sync {sorted(view.members)}")
-        members = self.cluster.build.members(view.members | {self.ident}, view.set_epoch)
-        core = self.cluster.build.leader(
-            self.ident, view.epoch, log.end, members, self.cluster.acknowledge, self.cluster.pace.settings,
-            cluster=CLUSTER, group=GROUP, confirm=log.confirm, now_ms=int(self.world.now),
-        )  # fmt: skip
+        build = cluster.build
+        rules = TermRules(CLUSTER, GROUP, cluster.acknowledge, cluster.pace.settings, build.leader, build.members)
+        assert self.opened is not None
+        core = rules.begin(self.ident, view, self.opened, int(self.world.now), self.majority(view.epoch))
         self.leading = Leading(self, core)
         if "promoted-shows-all" in self.flags:
             core.confirm_position = log.end

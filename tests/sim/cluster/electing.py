@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from broker.replication.leader import Acknowledge
-from broker.replication.majority import majority_of
+from broker.replication.majority import Majority, majority_of
 from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
 from broker.roles.group_node import Ordered, Start
 from broker.roles.steps import KnownGroup, RoleChange
@@ -261,16 +261,7 @@ class ElectingBroker(Broker):
             self._settle()
         super().end(boot)
 
-    def lead(self, view: KnownGroup, former: int | None) -> None:
-        """Be the master for the replicas."""
-        build, log, elector, term = self.cluster.build, self.log, self.elector, view.epoch
-        self.world.tell(self.name, f"is master of epoch {term} from {log.end} on")
-        rule = build.majority(view.members, lambda: elector.leads and elector.vote.term == term)
-        core = build.leader(
-            self.ident, term, log.end, build.members(view.members, 0), Acknowledge(in_sync_min=rule.size),
-            self.cluster.pace.settings, cluster=CLUSTER, group=GROUP, confirm=log.confirm,
-            now_ms=int(self.world.now), majority=rule,
-        )  # fmt: skip
-        self.leading = Leading(self, core)
-        self.leading.term.begin(former)
-        self.flush()
+    def majority(self, epoch: int) -> Majority:
+        """Who confirms what the master of an epoch writes."""
+        elector, members = self.elector, frozenset(each.ident for each in self.cluster.controllers.brokers)
+        return self.cluster.build.majority(members, lambda: elector.leads and elector.vote.term == epoch)

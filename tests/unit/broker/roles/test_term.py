@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
+from broker.replication.leader import Acknowledge, LeaderSettings
 from broker.replication.majority import Majority
-from broker.roles.steps import PauseWatch
-from broker.roles.term import MasterTerm
+from broker.roles.steps import KnownGroup, PauseWatch
+from broker.roles.term import MasterTerm, TermRules
 from runtime.clock import SystemClock
 from tests.unit.broker.replication.streams import LOG, open_store
 
@@ -26,11 +26,9 @@ class Office:
         self.store = open_store(directory, "writer", 3)
         self.streams = HaServer(SystemClock(), LOG, keys={}, open_to_all=False, superseded=lambda _epoch: None).streams
         self.pauses = PauseWatch(LIMIT_MS, lambda: self.now_ms, lambda _paused_ms: None)
-        self.leader = Leader(
-            1, 3, self.store.replica.epochs[-1][1], SyncStateSet({1, 2}, 1), Acknowledge(in_sync_min=1),
-            LeaderSettings(), cluster="C", group="g", confirm=self.store.confirm_position,
-            now_ms=self.streams.now_ms(), majority=majority,
-        )  # fmt: skip
+        rules = TermRules("c", "g", Acknowledge(mode="count", count=2), LeaderSettings())
+        group = KnownGroup(3, 1, members=frozenset({2}), set_epoch=1)
+        self.leader = rules.begin(1, group, self.store, self.streams.now_ms(), majority)
         self.term = MasterTerm(self.leader, self.store, self.streams, self.pauses, LOG, doubtful=self._doubt)
 
     def _doubt(self) -> None:
@@ -39,6 +37,25 @@ class Office:
     def stand_still(self) -> None:
         self.now_ms += LIMIT_MS + 1
         self.pauses.may_answer()
+
+
+@pytest.mark.parametrize(
+    ("majority", "rule"),
+    [
+        (None, Acknowledge(mode="count", count=2)),
+        (Majority(frozenset({1, 2}), lambda: True), Acknowledge(in_sync_min=2)),
+    ],
+)
+async def test_an_elected_master_acknowledges_what_a_majority_has(
+    tmp_path: Path, majority: Majority | None, rule: Acknowledge
+) -> None:
+    """Whatever is configured for groups with controllers; the master is in sync in both."""
+    office = Office(tmp_path, majority)
+    leader, store = office.leader, office.store
+    assert leader.acknowledge == rule
+    assert (leader.members.committed, leader.members.set_epoch) == ({1, 2}, 1)
+    assert (leader.epoch, leader.epoch_start, leader.confirm_position) == (3, store.end_position, 0)
+    store.close()
 
 
 @pytest.mark.parametrize("elected", [False, True])
