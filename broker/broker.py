@@ -7,7 +7,7 @@ gets what it needs and never this object. No decisions are made here. Loop threa
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -240,6 +240,12 @@ class BrokerParts:
     def audit(self) -> AuditFeature:
         """The record of administrative acts."""
         return next(one for one in self.features if isinstance(one, AuditFeature))
+
+    @property
+    def merges(self) -> Mapping[int, Callable[[bytes], int]]:
+        """Request code -> what takes over the body of such a request: what was kept while a replica stood in for the
+        master. It returns the log position to wait for."""
+        return {RequestCode.MERGE_OFFSETS: self.groups.merge.take}
 
     def start(self) -> None:
         """Start every feature."""

@@ -1,13 +1,13 @@
-"""The offsets that consumers committed while no master could be reached, in a file beside the log.
+"""What an acting replica has acknowledged and no master has yet, in a file beside the log.
 
-    ACTING   one line per commit: CRC-32 as 8 hex digits, a space, JSON [group, topic, queue index, offset], a newline
+    ACTING   one line per entry: CRC-32 as 8 hex digits, a space, JSON [kind, key..., value...], a newline
 
-A replica never writes to its log, so what it acknowledges while it stands in is kept here until a master has it. Per
-(group, topic, queue) the largest offset counts. What arrives during one write is the next one; the file is written anew
-when most of it is out of date, and removed when a master has everything.
+A replica never writes to its log, so what it acknowledges while it stands in is kept here until a master has it. Of the
+values under one key, the kind says which counts (`kinds`). What arrives during one write is the next one; the file is
+written anew when most of it is out of date, and removed when a master has everything.
 
-Invariants: a commit is acknowledged after its line is on the disk; a torn last line is dropped, a damaged one is
-skipped and counted. At most `ENTRIES_MAX` queues of groups; another one is refused, counted and logged. Loop thread;
+Invariants: an entry is acknowledged after its line is on the disk; a torn last line is dropped, a damaged one is
+skipped and counted. At most `ENTRIES_MAX` keys; another one is refused, counted and logged. Loop thread;
 the file is written in another thread, one write at a time.
 """
 
@@ -23,42 +23,36 @@ from typing import Any
 
 import msgspec
 
+from broker.acting.kinds import KINDS, EntryKind, Key, Value
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.files import atomic_write, fsync_dir
 
 FILE_NAME = "ACTING"
 ENTRIES_MAX = 100_000
-"""Queues of groups with an offset in the journal."""
-NAMES_BYTES_MAX = 1_024
-"""Group and topic of one commit together."""
+"""Keys in the journal, of all kinds."""
+LINE_BYTES_MAX = 1_200
+"""Longest line: names in it have about a thousand bytes together."""
 REWRITE_BYTES = 4 * 1024 * 1024
 """A file of this size is written anew once it has about twice as many lines as entries."""
 LINE_BYTES = 64
 """Size of a usual line."""
 
-CommitKey = tuple[str, str, int]
-"""(group, topic, queue index)."""
+Entries = dict[str, dict[Key, Value]]
+"""Name of a kind -> key -> value."""
 Done = Callable[[Refused | None], None]
-"""Called with None once a commit is on the disk, else with why it is not."""
+"""Called with None once an entry is on the disk, else with why it is not."""
 
 
-class _CommitLine(msgspec.Struct, array_like=True):
-    group: str
-    topic: str
-    index: int
-    offset: int
-
-
-def encode_line(key: CommitKey, offset: int) -> bytes:
+def encode_line(kind: EntryKind, key: Key, value: Value) -> bytes:
     """One line of the file."""
-    content = msgspec.json.encode(_CommitLine(*key, offset))
+    content = msgspec.json.encode((kind.name, *key, *value))
     return b"%08x %b\n" % (zlib.crc32(content), content)
 
 
-def decode_lines(data: bytes) -> tuple[dict[CommitKey, int], int]:
-    """The largest offset of each key, and how many whole lines are damaged; a last line without its end is dropped."""
-    offsets: dict[CommitKey, int] = {}
+def decode_lines(data: bytes) -> tuple[Entries, int]:
+    """What counts of each key, and how many whole lines are damaged; a last line without its end is dropped."""
+    entries: Entries = {name: {} for name in KINDS}
     damaged = 0
     for line in data.split(b"\n")[:-1]:
         crc, _, content = line.partition(b" ")
@@ -66,62 +60,89 @@ def decode_lines(data: bytes) -> tuple[dict[CommitKey, int], int]:
             if int(crc, 16) != zlib.crc32(content):
                 damaged += 1
                 continue
-            found = msgspec.json.decode(content, type=_CommitLine)
-        except (ValueError, msgspec.MsgspecError):
+            name, *item = msgspec.json.decode(content, type=list[Any])
+            kind = KINDS[name]
+            key, value = kind.split(msgspec.convert(item, kind.item))
+        except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
             damaged += 1
             continue
-        key = found.group, found.topic, found.index
-        offsets[key] = max(found.offset, offsets.get(key, 0))
-    return offsets, damaged
+        _keep(kind, entries[kind.name], key, value)
+    return entries, damaged
 
 
-class CommitJournal:
-    """Commits of one replica that its master does not have yet."""
+def _keep(kind: EntryKind, entries: dict[Key, Value], key: Key, value: Value) -> None:
+    known = entries.get(key)
+    entries[key] = value if known is None else kind.keep(known, value)
+
+
+class ActingJournal:
+    """What one replica has acknowledged and its master does not have yet."""
 
     def __init__(self, directory: Path, log: Any) -> None:
         """Read what is there. Raises OSError."""
         self.refused = 0
-        """Commits refused because the journal is full."""
+        """Entries refused because the journal is full."""
+        self.added = asyncio.Event()
+        """Set when there is something for a master; whoever hands it over clears it."""
         self._path = directory / FILE_NAME
         self._log = log
-        self.offsets: dict[CommitKey, int] = {}
-        """What a master has to be told."""
-        self._waiting: list[tuple[CommitKey, int, Done]] = []
+        self._entries: Entries = {name: {} for name in KINDS}
+        self._waiting: list[tuple[EntryKind, Key, Value, bytes, Done]] = []
+        self._promised: dict[tuple[str, Key], list[Value]] = {}
         self._writing: asyncio.Task[None] | None = None
         self._file = asyncio.Lock()
         self._bytes = 0
         self._is_torn = False
         with contextlib.suppress(FileNotFoundError):
             data = self._path.read_bytes()
-            self.offsets, damaged = decode_lines(data)
+            self._entries, damaged = decode_lines(data)
             if damaged:
                 log.error("acting_journal_damaged", file=str(self._path), lines=damaged)
             self._bytes = len(data)
             if damaged or not data.endswith(b"\n"):
-                self._rewrite(self.offsets)
+                self._rewrite(self._entries)
+        if len(self):
+            self.added.set()
 
-    def add(self, key: CommitKey, offset: int, done: Done) -> None:
-        """Keep a commit; `done` is called when it is on the disk. Raises Refused when there is no room for it."""
-        if len(key[0]) + len(key[1]) > NAMES_BYTES_MAX:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"group and topic exceed {NAMES_BYTES_MAX} characters")
-        if key not in self.offsets and len(self.offsets) + len(self._waiting) >= ENTRIES_MAX:
+    def __len__(self) -> int:
+        return sum(map(len, self._entries.values()))
+
+    def of(self, kind: EntryKind) -> Mapping[Key, Value]:
+        """What a master has to be told of this kind."""
+        return self._entries[kind.name]
+
+    def get(self, kind: EntryKind, key: Key) -> Value | None:
+        """What is kept under a key, or about to be: it may be on its way to the disk yet."""
+        found = self._entries[kind.name].get(key)
+        for value in self._promised.get((kind.name, key), ()):
+            found = value if found is None else kind.keep(found, value)
+        return found
+
+    def add(self, kind: EntryKind, key: Key, value: Value, done: Done) -> None:
+        """Keep an entry; `done` is called when it is on the disk. Raises Refused when there is no room for it."""
+        line = encode_line(kind, key, value)
+        if len(line) > LINE_BYTES_MAX:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the names in it exceed {LINE_BYTES_MAX} bytes")
+        if key not in self.of(kind) and len(self) + len(self._waiting) >= ENTRIES_MAX:
             self.refused += 1
             if self.refused == 1:
                 self._log.warning("acting_journal_full", entries=ENTRIES_MAX)
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"offsets of {ENTRIES_MAX} queues wait for a master already: commit again when there is one",
+                f"{ENTRIES_MAX} offsets, locks and outcomes wait for a master already: try again when there is one",
             )
-        self._waiting.append((key, offset, done))
+        self._waiting.append((kind, key, value, line, done))
+        self._promised.setdefault((kind.name, key), []).append(value)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
-    async def handed_over(self, offsets: Mapping[CommitKey, int]) -> None:
-        """A master has these: forget what has not grown since. Raises OSError."""
+    async def handed_over(self, kind: EntryKind, part: Mapping[Key, Value]) -> None:
+        """A master has these: forget what has not changed since. Raises OSError."""
         async with self._file:
-            left = {key: at for key, at in self.offsets.items() if at > offsets.get(key, -1)}
+            kept = {key: value for key, value in self.of(kind).items() if part.get(key) != value}
+            left = self._entries | {kind.name: kept}
             await asyncio.get_running_loop().run_in_executor(None, self._rewrite, left)
-            self.offsets = left
+            self._entries = left
 
     async def _write(self) -> None:
         try:
@@ -130,23 +151,33 @@ class CommitJournal:
                 error: Refused | None = None
                 async with self._file:
                     try:
-                        await self._store(b"".join(encode_line(key, offset) for key, offset, _done in taken))
+                        await self._store(b"".join(line for _kind, _key, _value, line, _done in taken))
                     except OSError as failure:
                         self._is_torn = True
                         self._log.error("acting_journal_not_written", file=str(self._path), error=str(failure))
-                        error = Refused(ResponseCode.SYSTEM_ERROR, f"the offset is not on disk: {failure}")
-                    else:
-                        for key, offset, _done in taken:
-                            self.offsets[key] = max(offset, self.offsets.get(key, 0))
-                for _key, _offset, done in taken:
+                        error = Refused(ResponseCode.SYSTEM_ERROR, f"it is not on disk: {failure}")
+                    self._settle(taken, is_kept=error is None)
+                for *_entry, done in taken:
                     done(error)
         finally:
             self._writing = None
 
+    def _settle(self, taken: list[tuple[EntryKind, Key, Value, bytes, Done]], *, is_kept: bool) -> None:
+        """What was promised is kept, or not."""
+        for kind, key, value, _line, _done in taken:
+            promised = self._promised[kind.name, key]
+            promised.remove(value)
+            if not promised:
+                del self._promised[kind.name, key]
+            if is_kept:
+                _keep(kind, self._entries[kind.name], key, value)
+        if is_kept:
+            self.added.set()
+
     async def _store(self, data: bytes) -> None:
-        loop, entries = asyncio.get_running_loop(), dict(self.offsets)
+        loop, entries = asyncio.get_running_loop(), {name: dict(each) for name, each in self._entries.items()}
         # A line behind a torn one would be damaged with it.
-        if self._is_torn or (self._bytes > REWRITE_BYTES and self._bytes > 2 * LINE_BYTES * len(entries)):
+        if self._is_torn or (self._bytes > REWRITE_BYTES and self._bytes > 2 * LINE_BYTES * len(self)):
             await loop.run_in_executor(None, self._rewrite, entries)
         await loop.run_in_executor(None, self._append, data)
 
@@ -160,8 +191,8 @@ class CommitJournal:
         if is_new:
             fsync_dir(self._path.parent)
 
-    def _rewrite(self, entries: Mapping[CommitKey, int]) -> None:
-        lines = [encode_line(key, offset) for key, offset in entries.items()]
+    def _rewrite(self, entries: Entries) -> None:
+        lines = [encode_line(KINDS[name], key, value) for name, each in entries.items() for key, value in each.items()]
         if lines:
             atomic_write(self._path, lines)
         else:

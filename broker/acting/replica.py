@@ -1,7 +1,7 @@
 """A replica's part in standing in for its master: its presence at the name servers, and what it serves meanwhile.
 
     replica, fenced   present at the name servers; stands in, or not, as `StandIn` decides at each request
-    master            absent: the master registers by itself; what was committed here is merged into its log
+    master            absent: the master registers by itself; what was kept here is merged into its log
 
 Nothing that is written here is in the log, and nothing is written to the log. Messages, transactions, POP and work that
 is due at a time wait for a master: they are refused as at any replica.
@@ -11,11 +11,12 @@ Invariant: no request is answered here unless this broker stands in at that mome
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.acting.journal import CommitJournal, CommitKey
-from broker.acting.offsets import ActingOffsets
+from broker.acting.hand_over import HandOver, Merge
+from broker.acting.journal import ActingJournal
+from broker.acting.offsets import ActingOffsets, CommitKey
 from broker.acting.presence import GroupPresence
 from broker.acting.view import Place
 from broker.registration import topic_body
@@ -24,7 +25,6 @@ from broker.topics.topics import settings_in
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.groups.merging import OffsetMerge
     from broker.store.log_store import LogStore
     from remoting.client.controllers import Controllers
     from remoting.protocol.bodies.controller_body import TopicConfig
@@ -44,18 +44,24 @@ class ActingReplica:
         store: Callable[[], LogStore | None],
         epoch: Callable[[], int],
         master_heard: Callable[[], bool],
+        master: Callable[[], str],
         authorizer: Authorizer,
         connect: Dial,
         log: Any,
     ) -> None:
-        """`controllers`: the name servers; `store`: the open log; `master_heard`: whether its stream continues."""
+        """`controllers`: the name servers; `store`: the open log; `master_heard`: whether its stream continues.
+
+        `master`: the address of another broker that is the master, as known now; empty while there is none.
+        """
         self.served = 0
         """Requests handed to a handler."""
         self._store = store
         self.presence = GroupPresence(
             config, controllers, epoch=epoch, topics=self._topics, master_heard=master_heard, log=log
         )
-        self.offsets = ActingOffsets(CommitJournal(config.data_directory, log), store, authorizer, connect, log)
+        self.journal = ActingJournal(config.data_directory, log)
+        self.offsets = ActingOffsets(self.journal, store, authorizer)
+        self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)
 
     def start(self) -> None:
         """Begin to be present."""
@@ -64,21 +70,23 @@ class ActingReplica:
     async def stop(self) -> None:
         """Be present no more."""
         await self.presence.stop()
-        await self.offsets.stop()
+        await self._hand_over.stop()
 
-    def stand_by(self, place: Place | None, master_address: str) -> None:
-        """Be a replica with this id and address from now on; the master's address is empty while there is none."""
+    def stand_by(self, place: Place | None) -> None:
+        """Be a replica with this id and address from now on, and give a master what was kept for it."""
         self.presence.become(place)
-        self.offsets.hand_over(master_address)
+        self._hand_over.start()
 
     def step_aside(self) -> None:
         """Another role is about to begin."""
         self.presence.become(None)
-        self.offsets.cancel()
+        self._hand_over.cancel()
 
-    def lead(self, merge: OffsetMerge) -> None:
-        """This broker is the master now."""
-        self.offsets.merge_into(merge)
+    def lead(self, merges: Mapping[int, Merge]) -> None:
+        """This broker is the master now: it takes over what it kept itself, by the requests' codes."""
+        store = self._store()
+        assert store is not None, "a master has its log open"
+        self._hand_over.merge_into(store, merges)
 
     def keep(self, key: CommitKey, offset: int) -> bool:
         """Keep an offset that came with a pull, which is not answered; False while this broker does not stand in."""

@@ -10,7 +10,7 @@ Invariant: no merge makes an offset smaller; the answer comes when all of it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,11 +32,6 @@ MERGED_MAX = 1_000
 
 Item = tuple[str, str, int, int]
 """(group, topic, queue index, offset)."""
-
-
-def encode_offsets(offsets: Mapping[tuple[str, str, int], int]) -> bytes:
-    """The body of a request with (group, topic, queue index) -> offset."""
-    return msgspec.json.encode([(*key, offset) for key, offset in offsets.items()])
 
 
 def decode_offsets(body: bytes) -> list[Item]:
@@ -68,8 +63,12 @@ class OffsetMerge:
     def requested(self, peer: Peer, command: Command) -> None:
         """9096: merge; answered when the offsets are confirmed."""
         self._tools.authorizer.authorize(peer, command, REGISTER, self._tools.config.broker_name)
-        position = self.merge(decode_offsets(command.body))
-        self._tools.answers.reply_at(position, peer, command.reply())
+        self._tools.answers.reply_at(self.take(command.body), peer, command.reply())
+
+    def take(self, body: bytes) -> int:
+        """Merge what the body of such a request has; returns the position to wait for. Raises as `merge`, and for a
+        body that cannot be read."""
+        return self.merge(decode_offsets(body))
 
     def merge(self, items: Iterable[Item]) -> int:
         """Write what is ahead as one record; returns the position to wait for. Raises StoreError."""
@@ -91,10 +90,6 @@ class OffsetMerge:
             position = self._offsets.commit(ahead)
             self._tools.log.info("offsets_merged", count=len(ahead))
         return position
-
-    def when_confirmed(self, position: int, done: Callable[[Exception | None], None]) -> None:
-        """Call `done` with None once everything below `position` is confirmed, else with the error."""
-        self._tools.store.when_confirmed(position, done)
 
     def _takes(self, group: str, topic: str, index: int) -> bool:
         try:

@@ -273,7 +273,8 @@ class GroupMember:
         if config.replication.acting_master and not config.replication.learner:
             self._reads.acting = ActingReplica(
                 config, controllers, store=lambda: self.store, epoch=lambda: self.manager.steps.epoch,
-                master_heard=self._hears_master, authorizer=authorizer, connect=connect, log=log,
+                master_heard=self._hears_master, master=self._other_master, authorizer=authorizer, connect=connect,
+                log=log,
             )  # fmt: skip
         self.gate.users = ReplicaUsers(config, authorizer, controllers, self.manager.knows_leader, registry, log)
         declare_metrics(registry, self)
@@ -289,7 +290,7 @@ class GroupMember:
         self.manager.start()
         if self._reads.acting is not None:
             self._reads.acting.start()
-            self._stand_by("")
+            self._stand_by()
         return port
 
     async def stop(self) -> None:
@@ -319,13 +320,13 @@ class GroupMember:
                     await manager.hand_over()
             except (LightMQError, TimeoutError) as error:
                 self._log.warning("not_handed_over", error=str(error) or f"not done within {HAND_OVER_S} s")
-        view = manager.steps.view
-        if view is None or view.master in (None, manager.steps.broker_id):
+        address, view = self._other_master(), manager.steps.view
+        if view is None or not address:
             return "", manager.steps.epoch
         if master is not None:
             took_ms = now_ms() - began_ms
-            self._log.info("handed_over", to=view.master, address=view.address, epoch=view.epoch, took_ms=took_ms)
-        return view.address, view.epoch
+            self._log.info("handed_over", to=view.master, address=address, epoch=view.epoch, took_ms=took_ms)
+        return address, view.epoch
 
     def reload(self) -> None:
         """Read the certificate again."""
@@ -432,24 +433,29 @@ class GroupMember:
         assert serving is not None
         serving.announce(self.clients.host, self.clients.port, self.config.controllers)
         if acting is not None:
-            acting.lead(serving.broker.groups.merge)
+            acting.lead(serving.broker.merges)
 
     def _finish(self) -> None:
         """A role is taken; a broker that is not the master stands by."""
         self._follow_users(follow=self.serving is None)
         if self.serving is None:
-            self._stand_by(self.gate.master_address)
+            self._stand_by()
 
-    def _stand_by(self, master_address: str) -> None:
+    def _stand_by(self) -> None:
         """As a replica be ready to stand in for the master, and give it what was kept for it."""
         steps = self.manager.steps
         if self._reads.acting is not None and not self._stopped:
             number = steps.broker_id if steps.is_applied else None
             place = None if number is None else (number, self._addresses()[0])
-            self._reads.acting.stand_by(place, master_address)
+            self._reads.acting.stand_by(place)
 
     def _hears_master(self) -> bool:
         return self.client is not None and self.client.following.connected
+
+    def _other_master(self) -> str:
+        """Where another broker is the master, as it is known now; empty while there is none."""
+        view = self.manager.steps.view
+        return "" if view is None or view.master in (None, self.manager.steps.broker_id) else view.address
 
     def _follow_users(self, *, follow: bool) -> None:
         """As a replica follow the users that the controllers hold; a master's come from its log."""

@@ -120,9 +120,9 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
         function=lambda: float(_acting(member, lambda acting: acting.presence.acts())),
     )
     gauge(
-        "rocketmq_replica_acting_offsets",
-        "Offsets committed while this broker stood in for the master, which no master has yet",
-        function=lambda: _acting(member, lambda acting: acting.offsets.count),
+        "rocketmq_replica_acting_entries",
+        "Offsets and other entries kept while this broker stood in for the master, which no master has yet",
+        function=lambda: _acting(member, lambda acting: len(acting.journal)),
     )
     gauge(
         "rocketmq_replica_lag_bytes",

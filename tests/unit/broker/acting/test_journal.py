@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.acting import journal as journal_module
-from broker.acting.journal import FILE_NAME, CommitJournal, decode_lines, encode_line
+from broker.acting.journal import FILE_NAME, ActingJournal, decode_lines
+from broker.acting.journal import encode_line as encode_entry
+from broker.acting.kinds import OFFSETS
 from remoting.protocol.errors import Refused
 from runtime.logs import get_logger
 
@@ -18,11 +20,24 @@ KEY = ("g", "t", 0)
 OTHER = ("g", "t", 1)
 
 
-def opened(directory: Path) -> CommitJournal:
-    return CommitJournal(directory, get_logger("test"))
+def opened(directory: Path) -> ActingJournal:
+    return ActingJournal(directory, get_logger("test"))
 
 
-async def commit(journal: CommitJournal, *commits: tuple[tuple[str, str, int], int]) -> None:
+def kept(journal: ActingJournal) -> dict[tuple[str, str, int], int]:
+    return {key: offset for key, (offset,) in journal.of(OFFSETS).items()}
+
+
+def encode_line(key: tuple[str, str, int], offset: int) -> bytes:
+    return encode_entry(OFFSETS, key, (offset,))
+
+
+def decoded(data: bytes) -> tuple[dict[tuple[str, str, int], int], int]:
+    entries, damaged = decode_lines(data)
+    return {key: offset for key, (offset,) in entries["offset"].items()}, damaged
+
+
+async def commit(journal: ActingJournal, *commits: tuple[tuple[str, str, int], int]) -> None:
     """Returns when all are on the disk. Raises what kept one from it."""
     futures = []
     for key, offset in commits:
@@ -31,7 +46,7 @@ async def commit(journal: CommitJournal, *commits: tuple[tuple[str, str, int], i
         def done(error: Exception | None, future: asyncio.Future[None] = future) -> None:
             future.set_result(None) if error is None else future.set_exception(error)
 
-        journal.add(key, offset, done)
+        journal.add(OFFSETS, key, (offset,), done)
         futures.append(future)
     await asyncio.gather(*futures)
 
@@ -40,13 +55,13 @@ async def test_the_largest_offset_is_there_after_a_restart(tmp_path: Path) -> No
     journal = opened(tmp_path)
     await commit(journal, (KEY, 7), (OTHER, 1), (KEY, 5))
     await commit(journal, (OTHER, 2))
-    assert opened(tmp_path).offsets == journal.offsets == {KEY: 7, OTHER: 2}
+    assert kept(opened(tmp_path)) == kept(journal) == {KEY: 7, OTHER: 2}
 
 
 @given(st.integers(0, 200))
 def test_a_torn_line_takes_nothing_else_with_it(cut: int) -> None:
     lines = encode_line(KEY, 1) + encode_line(OTHER, 2) + encode_line(KEY, 3)
-    offsets, damaged = decode_lines(lines[: min(cut, len(lines))])
+    offsets, damaged = decoded(lines[: min(cut, len(lines))])
     assert damaged == 0
     assert offsets in ({}, {KEY: 1}, {KEY: 1, OTHER: 2}, {KEY: 3, OTHER: 2})
 
@@ -54,24 +69,24 @@ def test_a_torn_line_takes_nothing_else_with_it(cut: int) -> None:
 async def test_what_follows_a_torn_line_is_not_lost(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(encode_line(KEY, 1) + encode_line(KEY, 9)[:-4])
     await commit(opened(tmp_path), (OTHER, 2))
-    assert opened(tmp_path).offsets == {KEY: 1, OTHER: 2}
+    assert kept(opened(tmp_path)) == {KEY: 1, OTHER: 2}
 
 
 async def test_a_damaged_line_is_skipped(tmp_path: Path) -> None:
     damaged = encode_line(KEY, 9).replace(b"9]", b"8]")
     (tmp_path / FILE_NAME).write_bytes(encode_line(KEY, 1) + damaged + b"nonsense\n" + encode_line(OTHER, 2))
-    assert opened(tmp_path).offsets == {KEY: 1, OTHER: 2}
-    assert decode_lines((tmp_path / FILE_NAME).read_bytes())[1] == 0, "the file was written anew without it"
+    assert kept(opened(tmp_path)) == {KEY: 1, OTHER: 2}
+    assert decoded((tmp_path / FILE_NAME).read_bytes())[1] == 0, "the file was written anew without it"
 
 
 async def test_what_a_master_has_is_forgotten_but_not_what_came_since(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     await commit(journal, (KEY, 7), (OTHER, 1))
-    given_over = dict(journal.offsets)
+    given_over = dict(journal.of(OFFSETS))
     await commit(journal, (KEY, 8))
-    await journal.handed_over(given_over)
-    assert opened(tmp_path).offsets == journal.offsets == {KEY: 8}
-    await journal.handed_over({KEY: 8})
+    await journal.handed_over(OFFSETS, given_over)
+    assert kept(opened(tmp_path)) == kept(journal) == {KEY: 8}
+    await journal.handed_over(OFFSETS, {KEY: (8,)})
     assert not (tmp_path / FILE_NAME).exists()
 
 
@@ -79,10 +94,10 @@ async def test_a_full_journal_refuses_further_queues_only(tmp_path: Path, monkey
     monkeypatch.setattr(journal_module, "ENTRIES_MAX", 1)
     journal = opened(tmp_path)
     await commit(journal, (KEY, 1))
-    with pytest.raises(Refused, match="commit again when there is one"):
+    with pytest.raises(Refused, match="try again when there is one"):
         await commit(journal, (OTHER, 1))
     await commit(journal, (KEY, 2))
-    assert (journal.offsets, journal.refused) == ({KEY: 2}, 1)
+    assert (kept(journal), journal.refused) == ({KEY: 2}, 1)
 
 
 async def test_what_cannot_be_written_is_no_success(tmp_path: Path) -> None:
@@ -94,7 +109,7 @@ async def test_what_cannot_be_written_is_no_success(tmp_path: Path) -> None:
         await commit(journal, (KEY, 1))
     directory.mkdir()
     await commit(journal, (OTHER, 2))
-    assert opened(directory).offsets == journal.offsets == {OTHER: 2}
+    assert kept(opened(directory)) == kept(journal) == {OTHER: 2}
 
 
 async def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +118,29 @@ async def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pyte
     for offset in range(40):
         await commit(journal, (KEY, offset))
     assert (tmp_path / FILE_NAME).stat().st_size < 600
-    assert opened(tmp_path).offsets == {KEY: 39}
+    assert kept(opened(tmp_path)) == {KEY: 39}
 
 
-async def test_long_names_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("g" * 600, "t" * 600), ("\u7ec4" * 200, "\u9898" * 200)])
+async def test_long_names_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Their bytes count, not their characters."""
     with pytest.raises(Refused, match="exceed"):
-        await commit(opened(tmp_path), (("g" * 600, "t" * 600, 0), 1))
+        await commit(opened(tmp_path), ((*names, 0), 1))
+
+
+async def test_what_is_on_its_way_to_the_disk_is_known(tmp_path: Path) -> None:
+    """So that two answers of one moment do not contradict each other; what failed is no longer known."""
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    journal = opened(directory)
+    directory.rmdir()
+    writing = asyncio.ensure_future(commit(journal, (KEY, 3), (KEY, 2)))
+    await asyncio.sleep(0)
+    assert journal.get(OFFSETS, KEY) == (3,)
+    with pytest.raises(Refused):
+        await writing
+    await asyncio.sleep(0)
+    assert journal.get(OFFSETS, KEY) is None
+    directory.mkdir()
+    await commit(journal, (KEY, 1))
+    assert journal.get(OFFSETS, KEY) == (1,)

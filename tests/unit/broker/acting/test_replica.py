@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.acting.journal import FILE_NAME
-from broker.acting.offsets import ActingOffsets
+from broker.acting.kinds import OFFSETS
 from broker.acting.presence import lease_ms
 from broker.acting.replica import ActingReplica
 from broker.acting.view import ActingVerdict
@@ -138,7 +138,7 @@ async def test_the_clients_of_the_one_that_stands_in_are_the_members_of_groups(p
     listed = await served(left, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
     assert listed.body == b'{"consumerIdList":["c"]}'
     await until(lambda: acting(left).keep(("g", "t", 0), 9))
-    await until(lambda: acting(left).offsets.journal.offsets == {("g", "t", 0): 9})
+    await until(lambda: acting(left).journal.of(OFFSETS) == {("g", "t", 0): (9,)})
     await pair.add(3 - number)
     await until(pair.master)
     assert not acting(left).keep(("g", "t", 0), 10)
@@ -150,7 +150,7 @@ async def test_bad_commits_are_refused(pair: ElectingPair) -> None:
     refused = await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="-1")
     assert (refused.code, "negative" in (refused.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
     assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="x")).code != 0
-    assert acting(left).offsets.journal.offsets == {}
+    assert not len(acting(left).journal)
 
 
 async def test_the_route_shows_the_one_that_stands_in(pair: ElectingPair) -> None:
@@ -177,42 +177,6 @@ async def test_a_name_server_that_forgot_the_topics_learns_them_again(pair: Elec
     route = name_server.topic_route("t")
     assert route is not None
     assert [(queues.read_queue_nums, queues.perm) for queues in route.queue_datas] == [(1, 4)]
-
-
-async def test_a_master_that_does_not_take_the_offsets_is_asked_again(tmp_path: Path) -> None:
-    """What was not answered stays in the journal."""
-    asked = []
-
-    class Deaf:
-        async def request(self, command: Command, _timeout_ms: int) -> Command:
-            asked.append(command.code)
-            return command.reply(ResponseCode.NOT_MASTER, "not yet") if len(asked) < 2 else command.reply()
-
-        async def close(self) -> None:
-            return
-
-    class Journal:
-        def __init__(self) -> None:
-            self.offsets = {("g", "t", 0): 7}
-
-        async def handed_over(self, offsets: dict) -> None:
-            assert len(asked) == 2
-            self.offsets = {key: at for key, at in self.offsets.items() if key not in offsets}
-
-    async def connect(_address: str) -> Deaf:
-        return Deaf()
-
-    journal = Journal()
-    offsets = ActingOffsets(journal, lambda: None, None, connect, _Log())
-    offsets.hand_over("h:1")
-    await until(lambda: journal.offsets == {})
-    assert asked == [RequestCode.MERGE_OFFSETS] * 2
-    await offsets.stop()
-
-
-class _Log:
-    def info(self, *_words: object, **_fields: object) -> None:
-        return
 
 
 def test_a_list_never_counts_longer_than_a_broker_is_listed() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from broker.groups.merging import MERGED_MAX, decode_offsets, encode_offsets
+from broker.groups.merging import MERGED_MAX, decode_offsets
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+
+
+def encode_offsets(offsets: dict[tuple[str, str, int], int]) -> bytes:
+    return msgspec.json.encode([(*key, offset) for key, offset in offsets.items()])
 
 
 async def merge(running, offsets: dict[tuple[str, str, int], int]) -> Command:

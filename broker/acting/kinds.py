@@ -1,0 +1,52 @@
+"""What the journal of an acting replica keeps for a master, as data: one row of `KINDS` for each sort of entry.
+
+An entry has a key and a value; of two values under one key `keep` chooses the one that counts. The entries go to a
+master as a JSON list of items, each key and value in one, in a request of the kind's own, which the feature that it
+belongs to carries out (`item` is what it reads).
+
+Invariant: `keep` chooses the same one however often and, but for the outcomes of transactions, in whichever order it is
+asked; of two outcomes the first counts. Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from broker.groups import merging
+from remoting.protocol.frames.codes import RequestCode as Code
+
+Key = tuple[Any, ...]
+Value = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EntryKind:
+    """One sort of entry."""
+
+    name: str
+    """How its lines begin."""
+    code: int
+    """The request that brings entries to a master."""
+    item: Any
+    """Type of an item: the key's parts and the value's."""
+    key_length: int
+    keep: Callable[[Value, Value], Value]
+    """The value that counts, of an earlier and a later one."""
+
+    def split(self, item: tuple[Any, ...]) -> tuple[Key, Value]:
+        """Key and value of an item."""
+        return item[: self.key_length], item[self.key_length :]
+
+    def encode(self, entries: Mapping[Key, Value]) -> bytes:
+        """The body of the request with these."""
+        return msgspec.json.encode([(*key, *value) for key, value in entries.items()])
+
+
+OFFSETS = EntryKind("offset", Code.MERGE_OFFSETS, merging.Item, 3, max)
+"""(group, topic, queue index) -> (offset,): the largest counts."""
+
+KINDS = {kind.name: kind for kind in (OFFSETS,)}

@@ -1,0 +1,47 @@
+"""What is kept of two values under one key: the same, whatever came first and however often it came."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.acting.journal import decode_lines, encode_line
+from broker.acting.kinds import KINDS, OFFSETS, EntryKind
+
+NAMES, NUMBERS = st.text(max_size=4), st.integers(0, 9)
+VALUES = {OFFSETS.name: (st.tuples(NAMES, NAMES, NUMBERS), st.tuples(NUMBERS))}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_an_item_is_read_as_it_was_written(kind: EntryKind) -> None:
+    @given(*VALUES[kind.name])
+    def check(key: tuple, value: tuple) -> None:
+        (item,) = msgspec.json.decode(kind.encode({key: value}), type=list[kind.item])
+        assert kind.split(item) == (key, value)
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
+def test_repetition_changes_nothing(kind: EntryKind) -> None:
+    """A line that is there twice, or again behind later ones, counts as once."""
+    key, value = VALUES[kind.name]
+
+    @given(key, st.lists(value, min_size=1, max_size=5), st.data())
+    def check(key: tuple, values: list[tuple], data: st.DataObject) -> None:
+        again = values + data.draw(st.lists(st.sampled_from(values), max_size=5))
+        lines = [encode_line(kind, key, each) for each in values]
+        repeated = [encode_line(kind, key, each) for each in again]
+        assert decode_lines(b"".join(repeated)) == decode_lines(b"".join(lines))
+
+    check()
+
+
+@given(st.lists(st.tuples(*VALUES["offset"]), max_size=8), st.randoms())
+def test_the_order_of_offsets_does_not_count(entries: list[tuple], random) -> None:
+    lines = [encode_line(OFFSETS, *each) for each in entries]
+    shuffled = list(lines)
+    random.shuffle(shuffled)
+    assert decode_lines(b"".join(shuffled)) == decode_lines(b"".join(lines))
