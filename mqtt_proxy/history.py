@@ -38,7 +38,7 @@ from remoting.protocol.bodies.session_body import (
     unpack_before,
 )
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.records.record import RecordView, iter_records
 from runtime.logs import get_logger
 
@@ -205,7 +205,8 @@ class HistoryRun(DeliveryOrigin):
         error = task.exception()
         if error is not None:
             LOG.warning("history_not_read", filter=self._filter, error=str(error))
-            if isinstance(error, Refused):  # too many queues, or unreadable: live messages are better than none
+            if isinstance(error, Refused) and error.code != ResponseCode.SERVICE_NOT_AVAILABLE:
+                # Too many queues, or unreadable: live messages are better than none.
                 self.ended = True
                 self._refused()
                 self._wake()

@@ -2,7 +2,9 @@
 
 A bounded number of scans is kept for the next step of the same subscriber; a scan that was dropped, or lost with a
 restart of the broker, is made again from the position in the request. The history ends where the filter's queue begins.
-Invariant: everything answered is confirmed. Loop thread only.
+A replica gives the messages between two positions. Where a history begins is asked of the master, and so is its end,
+unless the replica has the first message of the filter's queue; a new master says that nothing is left once it is sure.
+Invariant: everything answered is confirmed, and no answer names a position below that of its request. Loop thread only.
 
 Messages that match a filter and are not in the filter's own queue, read from the parent queues in log order.
 
@@ -20,9 +22,9 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from broker.reading.bounds import covered_topics
+from broker.reading.bounds import KnownTopics, covered_topics
 from broker.requests import Feature, RequestTools
 from broker.store.errors import UnreadableOffsets
 from remoting.access.rights import CONSUME
@@ -36,8 +38,8 @@ from remoting.protocol.records.topics import matches
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.reading.pull import ShownQueues
     from broker.store.log_store import LogStore
-    from broker.topics.topics import Topics, VisibleQueues
 
 
 OPEN_MAX = 64
@@ -98,6 +100,8 @@ class HistoryScan:
         self._chunk = max(1, min(CHUNK_MAX, CHUNKS_RECORDS_MAX // max(1, len(queues))))
         self._from_ms = from_ms
         self.position = position
+        self.known_to = store.confirm_position
+        """Everything below is in `queues`, whatever others there are by now."""
         self._heads: list[tuple[int, int]] = []
         self._read: dict[int, deque[RecordView]] = {}
         self._next: dict[int, int] = {}
@@ -219,8 +223,7 @@ class LastScan:
 
 SCANS_MAX = 64
 """Scans kept between two steps; the least recently used one is dropped above it."""
-STEP_RECORDS_MAX = 64
-STEP_BYTES_MAX = 64 * 1024
+STEP_MAX = 64, 64 * 1024
 """Records and bytes of one step, but at least one record: what a slow subscriber costs its proxy."""
 QUEUES_MAX = 65_536
 """Parent queues a filter's history is read from; a filter over more is refused."""
@@ -228,13 +231,25 @@ QUEUES_MAX = 65_536
 Key = tuple[Peer, int, int, int]
 
 
+class ParentTopics(KnownTopics, Protocol):
+    """The topics there are, with their queues."""
+
+    def queue_ids(self, name: str) -> Sequence[int]:
+        """Store ids of all queues of a topic; none where it is not known."""
+        ...
+
+
 class HistoryFeature(Feature):
     """Answers HISTORY."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, visible: VisibleQueues) -> None:
+    def __init__(
+        self, tools: RequestTools, *, topics: ParentTopics, visible: ShownQueues, is_replica: bool = False
+    ) -> None:
+        """`is_replica`: the log may end here before the one of the master."""
         self._tools = tools
         self._topics = topics
         self._visible = visible
+        self._is_replica = is_replica
         self._scans: OrderedDict[Key, HistoryScan | LastScan] = OrderedDict()
 
     def handlers(self) -> dict[int, Handler]:
@@ -248,22 +263,55 @@ class HistoryFeature(Feature):
         if wrong is not None or self._visible.hidden(request.queue_id):
             raise Refused(ResponseCode.INVALID_PARAMETER, wrong or f"queue {request.queue_id} does not exist")
         self._tools.authorizer.authorize(peer, command, CONSUME, request.filter)
-        until = self._begin_of(request.queue_id)
-        reply = self._last(peer, request, until) if request.last else self._forward(peer, request, until)
+        begin = self._begin_of(request.queue_id)
+        if self._is_replica:
+            reply = self._of_replica(peer, request, begin)
+        else:
+            until = self._end_without(request) if begin is None else begin
+            reply = self._last(peer, request, until) if request.last else self._forward(peer, request, until)
         return command.reply(body=encode(reply))
 
-    def _forward(self, peer: Peer, request: HistoryRequest, until: int) -> HistoryReply:
+    def _end_without(self, request: HistoryRequest) -> int:
+        """Where a history ends whose queue shows no message: with what is confirmed, once all of the log is."""
+        if not self._tools.is_sure:
+            remark = f"what precedes queue {request.queue_id} may wait to be confirmed by this new master"
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        return self._tools.store.confirm_position
+
+    def _of_replica(self, peer: Peer, request: HistoryRequest, begin: int | None) -> HistoryReply:
+        """As much of a step as this replica knows; refused where that is nothing, or it is about the beginning."""
+        if request.last or (request.from_ms and not request.position):
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "where a history begins is known to the master alone")
+        scan = self._scan(peer, request)
+        records, done = scan.step(scan.known_to if begin is None else min(begin, scan.known_to), *STEP_MAX)
+        if done and begin is not None and scan.position >= begin:
+            return self._found(scan, records, done=True)
+        if not done:
+            self._keep((peer, request.queue_id, scan.position, 0), scan)
+        elif not records and begin is None:
+            remark = f"this replica shows nothing behind position {request.position}: ask the master"
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+        return self._found(scan, records, done=False)
+
+    def _found(self, scan: HistoryScan, records: list[RecordView], *, done: bool) -> HistoryReply:
+        self._tools.metrics.messages_out.value += len(records)
+        return HistoryReply(scan.position, done, b"".join(record.raw for record in records))
+
+    def _scan(self, peer: Peer, request: HistoryRequest) -> HistoryScan:
+        """The scan that ended where the request begins, or a new one."""
         scan = self._scans.pop((peer, request.queue_id, request.position, 0), None)
         if not isinstance(scan, HistoryScan):
             queues = self._queues(request.filter)
             store = self._tools.store
             scan = HistoryScan(store, request.filter, request.queue_id, queues, request.position, request.from_ms)
-        records, done = scan.step(until, STEP_RECORDS_MAX, STEP_BYTES_MAX)
+        return scan
+
+    def _forward(self, peer: Peer, request: HistoryRequest, until: int) -> HistoryReply:
+        scan = self._scan(peer, request)
+        records, done = scan.step(until, *STEP_MAX)
         if not done:
             self._keep((peer, request.queue_id, scan.position, 0), scan)
-        metrics = self._tools.metrics
-        metrics.messages_out.value += len(records)
-        return HistoryReply(scan.position, done, b"".join(record.raw for record in records))
+        return self._found(scan, records, done=done)
 
     def _last(self, peer: Peer, request: HistoryRequest, until: int) -> HistoryReply:
         position = request.position or until
@@ -288,9 +336,9 @@ class HistoryFeature(Feature):
             raise Refused(ResponseCode.SYSTEM_BUSY, f"the history of more than {QUEUES_MAX} queues")
         return found
 
-    def _begin_of(self, queue_id: int) -> int:
-        """Where the filter's own queue begins: at its oldest record, or at the confirm position when it is empty."""
-        store = self._tools.store
-        low, high = store.reading.bounds(queue_id)
-        found = store.reading.positions(queue_id, low, 1) if high > low else []
-        return found[0] if found else store.confirm_position
+    def _begin_of(self, queue_id: int) -> int | None:
+        """Where the filter's own queue begins: at its oldest record; None while it shows none."""
+        reading = self._tools.store.reading
+        low, high = reading.bounds(queue_id)
+        found = reading.positions(queue_id, low, 1) if high > low else []
+        return found[0] if found else None

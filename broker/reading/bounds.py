@@ -15,9 +15,9 @@ confirmed ends only, and only topics whose creation is confirmed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from remoting.access.rights import of_topic
 from remoting.protocol.bodies.pull_body import (
@@ -38,7 +38,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests import RequestTools
-    from broker.topics.topics import Topics
+    from broker.topics.topics import Topics, TopicSettings
 
 
 Attempt = Callable[[bool], bool]
@@ -235,7 +235,19 @@ class BoundsRequests:
         )
 
 
-def covered_topics(topics: Topics, topic_filter: str) -> list[str]:
+class KnownTopics(Protocol):
+    """The topics there are."""
+
+    def get(self, name: str) -> TopicSettings | None:
+        """The settings of a topic; None where it is not known."""
+        ...
+
+    def __iter__(self) -> Iterator[TopicSettings]:
+        """The settings of all topics."""
+        ...
+
+
+def covered_topics(topics: KnownTopics, topic_filter: str) -> list[str]:
     """Parent topics whose messages a filter can match, sorted."""
     first = topic_filter.encode().partition(b"/")[0]
     if first not in (b"+", b"#"):

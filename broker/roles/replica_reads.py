@@ -1,6 +1,7 @@
 """What a replica serves: ranges of confirmed records, for readers that ask a replica for them by queue and offset.
 
     MULTI_PULL, RANGE_PULL, FILTERED_PULL, RECORDS_AT     as at the master, by the same code, rights and limits
+    HISTORY                                               the messages of a filter between two positions, likewise
     what consumers of RocketMQ ask                        see `replica_pulls`
 
 A request of the first kind says in a field that a replica may answer it; without that it is refused as any other is,
@@ -21,10 +22,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.acting.replica import ActingReplica
+from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics
 from broker.reading.pull import PullRequests
 from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
-from broker.roles.replica_pulls import ReplicaPulls
+from broker.roles.replica_pulls import ReplicaPulls, ReplicaTopics
+from broker.router import checked
 from remoting.access.rights import of_topic
 from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import LocalMisuse
@@ -99,7 +102,8 @@ class ReplicaReads:
             self._config, store, self._clock, self._metrics, self._log, self._authorizer, answers, identity
         )
         visible = ReplicaQueues(store)
-        self._handlers = PullRequests(tools, visible=visible).handlers()
+        history = HistoryFeature(tools, topics=ReplicaTopics(store), visible=visible, is_replica=True)
+        self._handlers = PullRequests(tools, visible=visible).handlers() | checked(tools, history.handlers())
         self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self._keep)
         self.tell_address(self._host, self._port)
 

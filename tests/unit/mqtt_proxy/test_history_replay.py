@@ -19,7 +19,7 @@ from remoting.protocol.bodies.session_body import (
     pack_before,
 )
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from tests.unit.mqtt_proxy.rig import settle
 from tests.unit.mqtt_proxy.shared_world import message
 
@@ -107,10 +107,11 @@ async def test_a_time_is_searched_until_there_is_a_position() -> None:
     assert not run_of(link, FINISHED).active
 
 
-async def test_an_unanswered_step_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a pause; without a link nothing is sent."""
+@pytest.mark.parametrize("failure", [RuntimeError("no"), Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "not sure yet")])
+async def test_an_unanswered_step_is_requested_again(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+    """After a pause, also where a new master is not sure yet; without a link nothing is sent."""
     monkeypatch.setattr(history, "RETRY_PAUSE_S", 0.0)
-    link = FakeLink(RuntimeError("no"), HistoryReply(700, True))
+    link = FakeLink(failure, HistoryReply(700, True))
     run = run_of(link, 640)
     link.up = False
     run.fetch()

@@ -64,7 +64,7 @@ async def read(connection, queue_id: int, position: int, from_ms: int, last: int
 )
 async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, start, numbers) -> None:
     """20 messages are in the filter's queue, 60 before it."""
-    monkeypatch.setattr(history, "STEP_RECORDS_MAX", 7)
+    monkeypatch.setattr(history, "STEP_MAX", (7, 64 * 1024))
     monkeypatch.setattr(history, "SCANS_MAX", 1)
     await publish(running, 0, 60)
     connection = running.connect()
@@ -119,3 +119,22 @@ async def test_invalid_requests_are_refused(running, monkeypatch) -> None:
         (HistoryRequest(own, "#"), ResponseCode.SYSTEM_BUSY),
     ):
         assert (await connection.request(Command(RequestCode.HISTORY, body=encode(request)))).code == code
+
+
+async def test_a_new_master_says_that_nothing_is_left_once_it_is_sure(running) -> None:
+    """Until then messages that readers were shown may be missing; where the queue has a message, that is its end."""
+    await publish(running, 0, 3)
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    everything = SubscribeRequest("c", opened.epoch, True, [FilterRequest(FILTER, 1, history=HistoryStart(from_ms=5))])
+    (result,) = (await call(connection, RequestCode.SUBSCRIBE, everything, Subscribed)).results
+    identity = running.broker.tools.identity
+    request = Command(RequestCode.HISTORY, body=encode(HistoryRequest(result.queue_id, FILTER)))
+    identity.started_position = running.store.end_position + 1
+    refused = await connection.request(request)
+    assert (refused.code, "may wait" in refused.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+    identity.started_position -= 1
+    assert await read(connection, result.queue_id, 0, 0, 0) == [0, 1, 2]
+    await publish(running, 3, 1)
+    identity.started_position = running.store.end_position + 1
+    assert await read(connection, result.queue_id, 0, 0, 0) == [0, 1, 2]
