@@ -17,6 +17,7 @@ from mqtt_proxy.delivery.delivery import DeliveryTools, Pump
 from mqtt_proxy.delivery.offsets import OffsetCommitter
 from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.record_cache import Notifier, RecordCache
+from mqtt_proxy.history_steps import GroupReplicas, HistorySteps, StepsAtMaster, StepsAtReplicas
 from mqtt_proxy.link import Link
 from mqtt_proxy.listening.listener import Listener, Listening, drain
 from mqtt_proxy.listening.open_sockets import OpenSockets
@@ -46,6 +47,7 @@ def make_services(
     config: ProxyConfig,
     *,
     link: Link,
+    history: HistorySteps,
     access: AccessControl,
     quotas: Quotas,
     clock: Clock,
@@ -61,6 +63,7 @@ def make_services(
         config=config,
         metrics=metrics,
         link=link,
+        history=history,
         owners=owners,
         tools=_delivery_tools(config, link, clock, metrics, traces),
         publisher=Publisher(link, config, clock, metrics, traces),
@@ -109,14 +112,18 @@ class ProxyApp:
     ) -> None:
         self.port = config.port
         self._config = config
-        self._link = Link(
-            Uplink.configured(
-                signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
-                config.broker, config.controllers, config.broker_name, present=connection,
-                pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
-                pause_ms_max=config.reconnect_delay_ms_max,
-            )
+        dial = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
+        uplink = Uplink.configured(
+            dial, config.broker, config.controllers, config.broker_name, present=connection,
+            pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
+            pause_ms_max=config.reconnect_delay_ms_max,
         )  # fmt: skip
+        self._link = Link(uplink)
+        self._replica_steps: StepsAtReplicas | None = None
+        if config.read_from != "master" and connection is None:
+            by_distance = config.read_from == "nearest"
+            replicas = GroupReplicas(config.controllers, dial, lambda: uplink.broker_name, by_distance=by_distance)
+            self._replica_steps = StepsAtReplicas(self._link, replicas)
         self._log = get_logger("proxy")
         metrics = ProxyMetrics(registry)
         counters = FrontCounters(registry)
@@ -127,6 +134,7 @@ class ProxyApp:
         self._services = make_services(
             config,
             link=self._link,
+            history=self._replica_steps or StepsAtMaster(self._link),
             access=self._gate,
             quotas=quotas,
             clock=clock,
@@ -220,6 +228,8 @@ class ProxyApp:
             await asyncio.wait_for(self._settled(), deadline_s)
         except TimeoutError:
             self._log.warning("stop_deadline_missed", unconfirmed_bytes=self._services.publisher.pending_bytes)
+        if self._replica_steps is not None:
+            await self._replica_steps.close()
         await self._link.stop()
         await self._gate.close()
 

@@ -258,6 +258,11 @@ class ProxyConfig:
     """Broker group that MQTT lives in. Where there are several, set it at all proxies and bridges to
     the first by name, to which Spark writes MQTT rows; empty means the first by name that has a master at the start,
     which may be another one the next time."""
+    read_from: str = setting("master", choices=("master", "replica", "nearest"))
+    """Where what a subscription with wildcards asks of the past is read: at the `master`; at a `replica`, so that it
+    costs the master next to nothing and goes on while there is none; or at the `nearest`, a replica on this machine or
+    faster to reach than the master. Where a history begins and ends is asked of the master. It needs `controllers`;
+    docs/howto/history.md."""
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: signs requests to controllers and broker, which those of
     other machines require (`access_keys` there)."""
@@ -324,6 +329,10 @@ class ProxyConfig:
     """What one client, one user, one address and the whole listener may use."""
     listen: ListenConfig = field(default_factory=ListenConfig)
     """Listeners besides the plain one, and how they end."""
+
+    def __post_init__(self) -> None:
+        if self.read_from != "master" and self.broker:
+            raise ValueError(f"read_from = {self.read_from!r} finds replicas by the controllers: leave broker empty")
 
     @property
     def stop_s_max(self) -> float:

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from mqtt_proxy.link import Link
+from mqtt_proxy.history_steps import HistorySteps
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from remoting.protocol.bodies.session_body import (
     FINISHED,
@@ -34,11 +34,10 @@ from remoting.protocol.bodies.session_body import (
     HistoryRequest,
     HistoryStart,
     decode,
-    encode,
     unpack_before,
 )
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.record import RecordView, iter_records
 from runtime.logs import get_logger
 
@@ -125,10 +124,10 @@ class HistoryRun(DeliveryOrigin):
         "_filter",
         "_from_ms",
         "_last",
-        "_link",
         "_own_queue",
         "_position",
         "_refused",
+        "_steps",
         "_wake",
         "committed",
         "ended",
@@ -138,7 +137,7 @@ class HistoryRun(DeliveryOrigin):
 
     def __init__(
         self,
-        link: Link,
+        steps: HistorySteps,
         topic_filter: str,
         own_queue: int,
         before: int,
@@ -147,7 +146,7 @@ class HistoryRun(DeliveryOrigin):
     ) -> None:
         """`before` is where to begin, see `session_body`; `refused` is called when the broker will not continue."""
         super().__init__(own_queue | HISTORY_BIT)
-        self._link = link
+        self._steps = steps
         self._filter = topic_filter
         self._own_queue = own_queue
         self._wake = wake
@@ -191,11 +190,11 @@ class HistoryRun(DeliveryOrigin):
 
     def fetch(self) -> None:
         """Request the next step unless one is here or in flight."""
-        if self._busy or self.ready or self.ended or not self._link.up:
+        if self._busy or self.ready or self.ended or not self._steps.up:
             return
         self._busy = True
         request = HistoryRequest(self._own_queue, self._filter, self._position, self._from_ms, self._last)
-        task = self._link.post(RequestCode.HISTORY, encode(request))
+        task = self._steps.step(request)
         task.add_done_callback(self._fetched)
 
     def _fetched(self, task: asyncio.Future[bytes]) -> None:

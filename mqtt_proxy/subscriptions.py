@@ -25,6 +25,7 @@ from mqtt_proxy.history import (
     start_of_filter,
     start_of_user,
 )
+from mqtt_proxy.history_steps import HistorySteps
 from mqtt_proxy.link import Link
 from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
@@ -78,6 +79,7 @@ class SubscriptionParts:
     """Shared by the subscriptions of all sessions."""
 
     link: Link
+    history: HistorySteps
     metrics: ProxyMetrics
     quotas: Quotas
     sys_tree: SysTree
@@ -219,7 +221,7 @@ class Subscriptions:
     def begin_before(self, source: Source, place: int) -> None:
         """Send the messages stored before the source's queue, from this position on."""
         wake, refused = self._delivery.wake, self._history_refused
-        source.history = HistoryRun(self._parts.link, source.filter, source.queue_id, place, wake, refused)
+        source.history = HistoryRun(self._parts.history, source.filter, source.queue_id, place, wake, refused)
 
     def _history_refused(self) -> None:
         self._parts.metrics.deliveries.skipped("history_refused").value += 1

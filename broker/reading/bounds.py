@@ -236,7 +236,7 @@ class BoundsRequests:
 
 
 class KnownTopics(Protocol):
-    """The topics there are."""
+    """Where topics are looked up: the table of a master, or what a replica knows of it."""
 
     def get(self, name: str) -> TopicSettings | None:
         """The settings of a topic; None where it is not known."""

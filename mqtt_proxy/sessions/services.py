@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mqtt_proxy.access.auth import AccessControl
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.delivery.delivery import Delivery, DeliveryTools
+from mqtt_proxy.history_steps import HistorySteps
 from mqtt_proxy.link import Link, LinkDownError
 from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
@@ -241,6 +242,7 @@ class Services:
     config: ProxyConfig
     metrics: ProxyMetrics
     link: Link
+    history: HistorySteps
     publisher: Publisher
     owners: Owners
     tools: DeliveryTools
@@ -270,7 +272,7 @@ class Services:
             report_no_subscribers=config.report_no_subscribers,
         )
         self.subscribing = SubscriptionParts(
-            self.link, self.metrics, quotas, self.sys_tree, config.subscriptions_per_session_max
+            self.link, self.history, self.metrics, quotas, self.sys_tree, config.subscriptions_per_session_max
         )
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

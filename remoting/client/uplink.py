@@ -200,6 +200,11 @@ class Uplink:
             masters = Masters(controllers, broker_name, dial=dial)
         return cls(dial_broker, name, masters=masters, pause_first_ms=pause_first_ms, pause_ms_max=pause_ms_max)
 
+    @property
+    def broker_name(self) -> str:
+        """The group whose master is followed; empty until it is known, and for a fixed broker."""
+        return "" if self._masters is None else self._masters.broker_name
+
     def start(self) -> None:
         """Begin to connect, without waiting."""
         if self._masters is not None:

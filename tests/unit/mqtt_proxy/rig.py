@@ -10,6 +10,7 @@ from typing import Any
 from mqtt_proxy.access.auth import Exchange, Exchanges
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.history_steps import StepsAtMaster
 from mqtt_proxy.link import Link
 from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.metrics import AccessCounters, FrontCounters, ProxyMetrics
@@ -179,6 +180,7 @@ class Rig:
         self.services = services = make_services(
             self.config,
             link=self.link,
+            history=StepsAtMaster(self.link),
             access=self.access,
             quotas=Quotas(self.config.quotas),
             clock=self.clock,

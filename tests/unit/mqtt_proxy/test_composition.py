@@ -7,6 +7,7 @@ from typing import Any
 
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.history_steps import StepsAtMaster
 from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import FrontCounters, ProxyMetrics
 from mqtt_proxy.quotas import Quotas
@@ -30,6 +31,7 @@ async def test_sessions_are_reopened_before_anything_is_read() -> None:
     services = make_services(
         config,
         link=link,
+        history=StepsAtMaster(link),
         access=FakeAccess(),
         quotas=Quotas(config.quotas),
         clock=ManualClock(),

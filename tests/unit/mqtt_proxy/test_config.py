@@ -24,6 +24,13 @@ def test_values_are_checked() -> None:
         load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "0")])
 
 
+def test_replicas_are_found_by_controllers() -> None:
+    """A fixed broker has none."""
+    assert ProxyConfig(read_from="replica").read_from == "replica"
+    with pytest.raises(ValueError, match="leave broker empty"):
+        ProxyConfig(read_from="nearest", broker="127.0.0.1:10911")
+
+
 def test_a_stop_may_take_as_long_as_its_parts() -> None:
     """The supervisor of the parts must not cut a drain short."""
     config = ProxyConfig(stop_deadline_ms=2_000, listen=ListenConfig(drain_interval_ms=30_000))

@@ -14,12 +14,11 @@ from remoting.protocol.bodies.session_body import (
     HistoryReply,
     HistoryRequest,
     HistoryStart,
-    decode,
     encode,
     pack_before,
 )
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.codes import ResponseCode
 from tests.unit.mqtt_proxy.rig import settle
 from tests.unit.mqtt_proxy.shared_world import message
 
@@ -33,9 +32,8 @@ class FakeLink:
         self.asked: list[HistoryRequest] = []
         self.wakes = 0
 
-    def post(self, code: int, body: bytes) -> asyncio.Future[bytes]:
-        assert code == RequestCode.HISTORY
-        self.asked.append(decode(HistoryRequest, body))
+    def step(self, request: HistoryRequest) -> asyncio.Future[bytes]:
+        self.asked.append(request)
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         reply = self.replies.pop(0)
         if isinstance(reply, Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mqtt_proxy.history import HistoryRun
+from mqtt_proxy.history_steps import StepsAtMaster
 from mqtt_proxy.mqtt.codec import packets
 from remoting.protocol.bodies.session_body import FINISHED, HISTORY_BIT
 from remoting.protocol.errors import Refused
@@ -66,7 +67,7 @@ async def test_a_position_in_history_is_committed_until_its_end() -> None:
         rig.offsets.stop()
         delivery = client.handler._delivery
         (source,) = delivery.sources
-        run = source.history = HistoryRun(rig.link, "t/+", source.queue_id, 640, delivery.wake)
+        run = source.history = HistoryRun(StepsAtMaster(rig.link), "t/+", source.queue_id, 640, delivery.wake)
         run.ended = True
         run.unacked[700] = None
         for expected in (700, FINISHED):

@@ -34,6 +34,7 @@ async def dial(address):
 async def test_one_broker_by_its_address():
     """It stays with it: when it is not the master it is left and dialled again after a pause."""
     uplink = Uplink.configured(dial, "b:1", (), "", pause_first_ms=1)
+    assert uplink.broker_name == ""
     uplink.leave("b:1", REFUSAL)  # nothing listens yet
     uplink.start()
     assert (await uplink.connection.request(Command(1, body=b"x"))).body == b"x"
@@ -67,6 +68,7 @@ async def test_the_master_of_a_group_is_followed():
     masters = Masters(["c:1"], "g", dial=dial)
     uplink = Uplink(lambda: dial("nobody"), masters=masters, pause_first_ms=1)
     assert isinstance(uplink.connection, MasterConnection)
+    assert uplink.broker_name == "g"
     assert not uplink.connection.writable
     masters.named("a:1", 1)
     uplink.line.start()
