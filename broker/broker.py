@@ -245,7 +245,10 @@ class BrokerParts:
     def merges(self) -> Mapping[int, Callable[[bytes], int]]:
         """Request code -> what takes over the body of such a request: what was kept while a replica stood in for the
         master. It returns the log position to wait for."""
-        return {RequestCode.MERGE_OFFSETS: self.groups.merge.take}
+        return {
+            RequestCode.MERGE_OFFSETS: self.groups.merge.take,
+            RequestCode.MERGE_TRANSACTIONS: self.transactions.merge.take,
+        }
 
     def start(self) -> None:
         """Start every feature."""

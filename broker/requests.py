@@ -2,7 +2,8 @@
 
 Header fields and JSON bodies of RocketMQ's requests are read as leniently as its real clients need. Values arrive as
 text (the header codec turns numbers and booleans into text); the C++ client writes booleans as "0" and "1". A field
-that is missing or not a number is Refused with its name.
+that is missing or not a number is Refused with its name. What an acting replica kept for a master comes as a list of
+items (`merged_items`).
 
 `ConfirmedAnswers` sends an answer when what it shows or acknowledges is confirmed, or the refusal of a store that
 failed first. `RequestTools` is what every feature is given, `Feature` what it offers in turn, `BrokerIdentity` the
@@ -18,6 +19,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from broker.store.errors import CorruptLog, GivenUp, StoreError, StoreFull
 from remoting.protocol.errors import Refused, RemoteViolation
@@ -91,6 +94,26 @@ def json_body(command: Command) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refused(ResponseCode.INVALID_PARAMETER, "the body is not a JSON object")
     return body
+
+
+MERGED_MAX = 1_000
+"""Items in one request of what was kept while a replica stood in for the master; more are refused."""
+
+
+def merged_items(body: bytes, item: Any) -> list[Any]:
+    """What an acting replica kept, as such a request brings it: a JSON list of items of this type.
+
+    Raises:
+        RemoteViolation: it is none.
+        Refused: it is too long.
+    """
+    try:
+        items = msgspec.json.decode(body, type=list[item])
+    except msgspec.MsgspecError as error:
+        raise RemoteViolation(f"what was kept for the master cannot be read: {error}") from error
+    if len(items) > MERGED_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(items)} items in one request, {MERGED_MAX} may be")
+    return items
 
 
 def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.acting.kinds import KINDS, EntryKind, Key, Value
-from broker.groups.merging import MERGED_MAX
+from broker.requests import MERGED_MAX
 from broker.store.errors import StoreError
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command

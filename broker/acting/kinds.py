@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from broker.groups import merging
+from broker.groups import merging as offsets
+from broker.transactions import merging as transactions
 from remoting.protocol.frames.codes import RequestCode as Code
 
 Key = tuple[Any, ...]
@@ -46,7 +47,9 @@ class EntryKind:
         return msgspec.json.encode([(*key, *value) for key, value in entries.items()])
 
 
-OFFSETS = EntryKind("offset", Code.MERGE_OFFSETS, merging.Item, 3, max)
+OFFSETS = EntryKind("offset", Code.MERGE_OFFSETS, offsets.Item, 3, max)
 """(group, topic, queue index) -> (offset,): the largest counts."""
+TRANSACTIONS = EntryKind("transaction", Code.MERGE_TRANSACTIONS, transactions.Item, 1, lambda earlier, _later: earlier)
+"""(offset of the half message,) -> (log position, producer group, outcome): the first counts."""
 
-KINDS = {kind.name: kind for kind in (OFFSETS,)}
+KINDS = {kind.name: kind for kind in (OFFSETS, TRANSACTIONS)}

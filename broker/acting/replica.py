@@ -3,8 +3,8 @@
     replica, fenced   present at the name servers; stands in, or not, as `StandIn` decides at each request
     master            absent: the master registers by itself; what was kept here is merged into its log
 
-Nothing that is written here is in the log, and nothing is written to the log. Messages, transactions, POP and work that
-is due at a time wait for a master: they are refused as at any replica.
+Nothing that is written here is in the log, and nothing is written to the log. Messages, POP and work that is due at a
+time wait for a master: they are refused as at any replica.
 
 Invariant: no request is answered here unless this broker stands in at that moment. Loop thread only.
 """
@@ -18,6 +18,7 @@ from broker.acting.hand_over import HandOver, Merge
 from broker.acting.journal import ActingJournal
 from broker.acting.offsets import ActingOffsets, CommitKey
 from broker.acting.presence import GroupPresence
+from broker.acting.transactions import ActingTransactions
 from broker.acting.view import Place
 from broker.registration import topic_body
 from broker.store.state import state_kinds
@@ -61,6 +62,9 @@ class ActingReplica:
         )
         self.journal = ActingJournal(config.data_directory, log)
         self.offsets = ActingOffsets(self.journal, store, authorizer)
+        self._transactions = ActingTransactions(
+            self.journal, store, authorizer, check_after_ms=lambda: config.transaction_check_after_ms, log=log
+        )
         self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)
 
     def start(self) -> None:
@@ -94,7 +98,9 @@ class ActingReplica:
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request now; None for what an acting replica does not answer, and while this one is none."""
-        handler = self.offsets.find(command) if self.presence.acts() else None
+        if not self.presence.acts():
+            return None
+        handler = self.offsets.find(command) or self._transactions.find(command)
         self.served += handler is not None
         return handler
 

@@ -13,12 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from broker.requests import merged_items
 from remoting.access.rights import REGISTER
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
-from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer
 
@@ -27,21 +25,13 @@ if TYPE_CHECKING:
     from broker.requests import RequestTools
     from broker.topics.topics import ClientQueues
 
-MERGED_MAX = 1_000
-"""Offsets in one request; more are refused."""
-
 Item = tuple[str, str, int, int]
 """(group, topic, queue index, offset)."""
 
 
 def decode_offsets(body: bytes) -> list[Item]:
     """The items of a body. Raises RemoteViolation, and Refused for too many."""
-    try:
-        items = msgspec.json.decode(body, type=list[Item])
-    except msgspec.MsgspecError as error:
-        raise RemoteViolation(f"the offsets cannot be read: {error}") from error
-    if len(items) > MERGED_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"{len(items)} offsets in one request, {MERGED_MAX} may be")
+    items: list[Item] = merged_items(body, Item)
     if any(index < 0 or offset < 0 for _group, _topic, index, offset in items):
         raise RemoteViolation("an index or an offset is negative")
     return items

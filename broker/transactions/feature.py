@@ -16,6 +16,7 @@ from broker.requests import Feature, RequestTools, number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
 from broker.store.placed import property_value
+from broker.transactions.merging import OutcomeMerge
 from broker.transactions.transactions import COMMITTED, EXPIRED, OUTCOME_NAMES, ROLLED_BACK, Half, Transactions
 from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import LocalMisuse, Refused
@@ -61,6 +62,7 @@ class TransactionFeature(Feature):
             check_after_ms=config.transaction_check_after_ms,
             log=tools.log,
         )
+        self.merge = OutcomeMerge(tools, self.messages)
         tools.store.retention.carried.keep(self.messages.keep_from)
         self._checks = registry.counter(
             "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
@@ -72,14 +74,14 @@ class TransactionFeature(Feature):
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {RequestCode.END_TRANSACTION: self.end_transaction}
+        return {RequestCode.END_TRANSACTION: self.end_transaction} | self.merge.handlers()
 
     def end_transaction(self, peer: Peer, command: Command) -> None:
         """37: commit or roll back; answered when that is confirmed. 0, not known yet, leaves it open."""
         fields = command.fields
         offset, position = number(fields, "tranStateTableOffset"), number(fields, "commitLogOffset")
         group, wanted = text(fields, "producerGroup"), number(fields, "commitOrRollback")
-        topic = self.messages.topic_of(offset) or fields.get("topic", "")
+        topic = self.messages.halves.topic_of(offset) or fields.get("topic", "")
         self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
         if wanted not in OUTCOMES and wanted != UNKNOWN:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOrRollback {wanted} is not 0, 8 or 12")
@@ -106,7 +108,7 @@ class TransactionFeature(Feature):
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Ask producers about transactions open for too long, and move those without an answer."""
         for _ in range(STEPS_PER_PASS_MAX):
-            if not self.messages.take_up():
+            if not self.messages.halves.take_up():
                 break
         expired, config = 0, self._tools.config
         for half in self.messages.table.take_due(now_ms, CHECKS_PER_PASS_MAX):
@@ -133,7 +135,7 @@ class TransactionFeature(Feature):
         if not producers:
             self._checks.child("no_producer").value += 1
             return
-        record = self.messages.record(half)
+        record = self.messages.halves.record(half)
         if record is None:
             self._checks.child("unreadable").value += 1
             return

@@ -207,6 +207,94 @@ OUTCOME_NAMES = {COMMITTED: "committed", ROLLED_BACK: "rolled back", EXPIRED: "e
 Append = Callable[[Placed, Sequence[StateChange]], int]
 
 
+class HalfQueue:
+    """The half messages of one log: what is read of the hidden queue. Writes nothing."""
+
+    def __init__(self, store: LogStore, check_after_ms: int, log: Any) -> None:
+        """`check_after_ms`: see `first_check_ms`."""
+        self.table = _table(store)
+        self.unreadable = 0
+        self.check_after_ms = check_after_ms
+        """How long after it was stored the producer of a half message is asked first, if the message does not say."""
+        self._store, self._log = store, log
+
+    @property
+    def queue_id(self) -> int | None:
+        """The hidden queue, None before the first half message."""
+        return self._store.queues.find(HALF_QUEUE)
+
+    def take_up(self) -> bool:
+        """See some of the half messages that were confirmed; True when there are more."""
+        queue_id = self.queue_id
+        if queue_id is None:
+            return False
+        cursor = self.table.cursor
+        records, after = self._read(queue_id, cursor, READ_MAX)
+        for offset, record in enumerate(records, cursor):
+            group = property_value(record, PRODUCER_GROUP).decode("utf-8", "replace")
+            half = Half(offset, record.position, group, record.store_ms)
+            self.table.see(half, record.store_ms + self._first_check_ms(record))
+        self.table.skip(after)
+        return after > cursor and after < self._store.reading.bounds(queue_id)[1]
+
+    def record(self, half: Half) -> RecordView | None:
+        """The record of a half message, None if it can no longer be read."""
+        queue_id = self.queue_id
+        records = self._read(queue_id, half.offset, 1)[0] if queue_id is not None else []
+        return records[0] if records else None
+
+    def topic_of(self, offset: int) -> str | None:
+        """The topic of the pending half message at this offset, None if there is none."""
+        target = self.table.present(offset)
+        while self.table.cursor <= target and self.take_up():
+            pass
+        half = self.table.pending(target)
+        record = None if half is None else self.record(half)
+        return None if record is None else bytes(record.topic).decode("utf-8", "replace")
+
+    def outcome(self, offset: int) -> bytes | None:
+        """How the one that a producer knows at this offset ended, None if it has not, or is not known."""
+        return self.table.outcome(self.table.present(offset))
+
+    def pending(self, offset: int, position: int, group: str) -> Half:
+        """The pending half message that its producer names so; a copy has another position. Raises Refused."""
+        target = self.table.present(offset)
+        half = self.table.pending(target)
+        if half is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no half message is pending at offset {target}")
+        if half.group != group:
+            remark = f"the transaction at offset {target} is not of producer group {group}"
+            raise Refused(ResponseCode.TRANSACTION_STATE_GROUP_WRONG, remark)
+        if target == offset and half.position != position:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {target} is not at log position {position}")
+        return half
+
+    def _first_check_ms(self, record: RecordView) -> int:
+        """How long after it was stored its producer is asked first: as the message says, or as configured."""
+        seconds = property_value(record, CHECK_AFTER_S)
+        if not seconds.isdigit() or len(seconds) > CHECK_AFTER_DIGITS_MAX:
+            return self.check_after_ms
+        return int(seconds) * 1_000
+
+    def _read(self, queue_id: int, offset: int, count: int) -> tuple[list[RecordView], int]:
+        """(confirmed records from there on, where to continue); unreadable records are counted and skipped."""
+        try:
+            result = self._store.reading.read(queue_id, offset, count, READ_BYTES_MAX)
+        except UnreadableOffsets as error:
+            self.unreadable += error.next_offset - offset
+            self._log.error("transactions_unreadable", messages=error.next_offset - offset, reason=str(error))
+            return [], error.next_offset
+        if result.status == OFFSET_TOO_SMALL:
+            return [], result.first_offset
+        return [RecordView(record) for record in result.records], offset + len(result.records)
+
+
+def contradiction(offset: int, ended: bytes, outcome: bytes) -> Refused | None:
+    """The refusal of an outcome that is not the one a transaction has; None if it is the same."""
+    remark = f"the transaction at offset {offset} was {OUTCOME_NAMES[ended]} before"
+    return None if ended == outcome else Refused(ResponseCode.TRANSACTION_FAILED, remark)
+
+
 class Transactions:
     """The half messages of this broker and how they end."""
 
@@ -226,27 +314,25 @@ class Transactions:
         self._topics = topics
         self._placement = placement
         self._pending_max = pending_max
-        self._check_after_ms = check_after_ms
         self._log = log
         self._hidden = hidden
-        self._queue_id = store.state.queues.find(HALF_QUEUE)
-        """None before the first half message."""
-        if self._queue_id is not None:
-            hidden.add(self._queue_id)
-        self.table = _table(store)
+        self.halves = HalfQueue(store, check_after_ms, log)
+        if self.halves.queue_id is not None:
+            hidden.add(self.halves.queue_id)
+        self.table = self.halves.table
         self.counts = dict.fromkeys(OUTCOME_NAMES, 0)
-        self.unreadable = 0
 
     def configure(self, pending_max: int, check_after_ms: int) -> None:
         """Take over how many transactions may be open, and after what time a new one is asked about."""
-        self._pending_max, self._check_after_ms = pending_max, check_after_ms
+        self._pending_max, self.halves.check_after_ms = pending_max, check_after_ms
 
     def queue_id(self) -> int:
         """The hidden queue, made when there is none. Raises StoreError."""
-        if self._queue_id is None:
-            self._queue_id = self._store.queues.open(HALF_QUEUE)
-            self._hidden.add(self._queue_id)
-        return self._queue_id
+        found = self.halves.queue_id
+        if found is None:
+            found = self._store.queues.open(HALF_QUEUE)
+            self._hidden.add(found)
+        return found
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -269,41 +355,7 @@ class Transactions:
         self._placement.placed(image, now=True)  # what could not be published is refused now
         return Placed(hide(view), [(queue_id,)])
 
-    def take_up(self) -> bool:
-        """See some of the half messages that were confirmed; True when there are more."""
-        if self._queue_id is None:
-            return False
-        cursor = self.table.cursor
-        records, after = self._read(cursor, READ_MAX)
-        for offset, record in enumerate(records, cursor):
-            group = property_value(record, PRODUCER_GROUP).decode("utf-8", "replace")
-            half = Half(offset, record.position, group, record.store_ms)
-            self.table.see(half, record.store_ms + self._first_check_ms(record))
-        self.table.skip(after)
-        return after > cursor and after < self._store.reading.bounds(self._queue_id)[1]
-
-    def _first_check_ms(self, record: RecordView) -> int:
-        """How long after it was stored its producer is asked first: as the message says, or as configured."""
-        seconds = property_value(record, CHECK_AFTER_S)
-        if not seconds.isdigit() or len(seconds) > CHECK_AFTER_DIGITS_MAX:
-            return self._check_after_ms
-        return int(seconds) * 1_000
-
     # -- out -----------------------------------------------------------------------------------------------------------
-
-    def record(self, half: Half) -> RecordView | None:
-        """The record of a half message, None if it can no longer be read."""
-        records, _after = self._read(half.offset, 1)
-        return records[0] if records else None
-
-    def topic_of(self, offset: int) -> str | None:
-        """The topic of the pending half message at this offset, None if there is none."""
-        target = self.table.present(offset)
-        while self.table.cursor <= target and self.take_up():
-            pass
-        half = self.table.pending(target)
-        record = None if half is None else self.record(half)
-        return None if record is None else bytes(record.topic).decode("utf-8", "replace")
 
     def end(self, offset: int, position: int, group: str, outcome: bytes) -> tuple[int, Refused | None]:
         """Commit or roll back; returns the log position to be confirmed before the answer, and a refusal if it is one.
@@ -313,16 +365,13 @@ class Transactions:
                 last case it stays pending.
             StoreError: nothing has changed.
         """
-        target = self.table.present(offset)
-        ended = self.table.outcome(target)
+        ended = self.halves.outcome(offset)
         if ended is not None:
-            remark = f"the transaction at offset {offset} was {OUTCOME_NAMES[ended]} before"
-            refused = None if ended == outcome else Refused(ResponseCode.TRANSACTION_FAILED, remark)
-            return self._store.end_position, refused
-        half = self._pending(target, None if target != offset else position, group)
+            return self._store.end_position, contradiction(offset, ended, outcome)
+        half = self.halves.pending(offset, position, group)
         placed = Placed()
         if outcome == COMMITTED:
-            record = self.record(half)
+            record = self.halves.record(half)
             if record is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {offset} cannot be read")
             placed = self._placement.placed(_committed(record), now=True)
@@ -330,7 +379,7 @@ class Transactions:
 
     def expire(self, half: Half) -> None:
         """Move a transaction of unknown outcome to the topic where operators find it. Raises StoreError."""
-        record = self.record(half)
+        record = self.halves.record(half)
         placed = Placed() if record is None else self._placement.placed(self._kept_aside(record), now=True)
         self._append(half, EXPIRED, placed)
         self._log.warning("transaction_expired", group=half.group, offset=half.offset, checks=half.checks)
@@ -340,7 +389,7 @@ class Transactions:
         half = self.table.oldest()
         if half is None or half.position >= target:
             return True
-        record = self.record(half)
+        record = self.halves.record(half)
         if record is None:
             self._append(half, EXPIRED, Placed())
             return False
@@ -353,18 +402,6 @@ class Transactions:
         return False
 
     # -- inner parts ---------------------------------------------------------------------------------------------------
-
-    def _pending(self, offset: int, position: int | None, group: str) -> Half:
-        """The pending half message; `position` None: it was copied since."""
-        half = self.table.pending(offset)
-        if half is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no half message is pending at offset {offset}")
-        if half.group != group:
-            remark = f"the transaction at offset {offset} is not of producer group {group}"
-            raise Refused(ResponseCode.TRANSACTION_STATE_GROUP_WRONG, remark)
-        if position is not None and half.position != position:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {offset} is not at log position {position}")
-        return half
 
     def _append(self, half: Half, outcome: bytes, placed: Placed) -> int:
         ending = self.table.ending(half.offset, outcome)
@@ -383,18 +420,6 @@ class Transactions:
             flags=image.flags, born_ms=image.born_ms, topic=EXPIRED_TOPIC.encode(), queue_index=0,
             keys=bytes(image.keys), tags=bytes(image.tags), properties=properties, body=bytes(image.body),
         )  # fmt: skip
-
-    def _read(self, offset: int, count: int) -> tuple[list[RecordView], int]:
-        """(confirmed records from there on, where to continue); unreadable records are counted and skipped."""
-        try:
-            result = self._store.reading.read(self.queue_id(), offset, count, READ_BYTES_MAX)
-        except UnreadableOffsets as error:
-            self.unreadable += error.next_offset - offset
-            self._log.error("transactions_unreadable", messages=error.next_offset - offset, reason=str(error))
-            return [], error.next_offset
-        if result.status == OFFSET_TOO_SMALL:
-            return [], result.first_offset
-        return [RecordView(record) for record in result.records], offset + len(result.records)
 
 
 def _committed(record: RecordView) -> bytes:

@@ -11,7 +11,11 @@ from broker.acting.journal import decode_lines, encode_line
 from broker.acting.kinds import KINDS, OFFSETS, EntryKind
 
 NAMES, NUMBERS = st.text(max_size=4), st.integers(0, 9)
-VALUES = {OFFSETS.name: (st.tuples(NAMES, NAMES, NUMBERS), st.tuples(NUMBERS))}
+OUTCOMES = st.tuples(NUMBERS, NAMES, st.sampled_from("CR"))
+VALUES = {
+    "offset": (st.tuples(NAMES, NAMES, NUMBERS), st.tuples(NUMBERS)),
+    "transaction": (st.tuples(NUMBERS), OUTCOMES),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)

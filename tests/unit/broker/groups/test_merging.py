@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.groups.merging import MERGED_MAX, decode_offsets
+from broker.groups.merging import decode_offsets
+from broker.requests import MERGED_MAX
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

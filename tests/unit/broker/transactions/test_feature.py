@@ -241,14 +241,14 @@ async def test_a_copy_that_retention_made_is_found_by_the_offset_its_producer_kn
     connection = running.connect()
     sent, other = await prepare(connection), await prepare(connection)
     messages, store = running.broker.transactions.messages, running.store
-    messages.take_up()
+    messages.halves.take_up()
 
     def append(placed: Placed, changes) -> int:
         return store.append(placed, changes=changes).end_position
 
     while not messages.keep_from(store.end_position, append):
         await running.settle()
-        messages.take_up()
+        messages.halves.take_up()
         if messages.table.oldest().offset >= 2:
             break
     await running.restart()
