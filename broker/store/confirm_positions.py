@@ -19,6 +19,7 @@ from broker.store.log.commit_log import CommitLog
 from broker.store.log.confirm import Callback, Confirm, Flusher, FreshListener, Inline, Listener, Schedule
 from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log.failure import Failure
+from broker.store.log.flush_thread import Flush, FlushThread
 from broker.store.settings import StoreSettings
 from runtime.clock import Clock
 
@@ -46,6 +47,8 @@ class FlushTools:
     """Runs a function at the end of the loop's turn; with it small quick flushes are done there."""
     busy: Callable[[], bool]
     """Whether other work keeps the disk busy."""
+    thread: Callable[[Flush, float], FlushThread]
+    """Makes the thread that flushes."""
 
 
 class ConfirmPositions:
@@ -90,6 +93,7 @@ class ConfirmPositions:
             position=log.end,
             inline=self._inline(tools),
             monotonic_ns=tools.clock.monotonic_ns,
+            thread=tools.thread,
         )
 
     def _inline(self, tools: FlushTools) -> Inline | None:

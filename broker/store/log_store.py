@@ -16,7 +16,7 @@ from typing import Any, Self
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log.confirm import Callback, Schedule
 from broker.store.log.epoch_file import WRITER, role_of
-from broker.store.log.index_thread import IndexThread
+from broker.store.log.index_thread import THREADS, Workers
 from broker.store.log.metadata import check_format
 from broker.store.parts import Change, Parts, ReplicaLog, Site, Truncation, mount
 from broker.store.placed import Appended, Placed
@@ -65,14 +65,15 @@ class LogStore:
         role: str = WRITER,
         epoch: int | None = None,
         passed: Passed | None = None,
+        workers: Workers = THREADS,
     ) -> Self:
         """Open or create the store in `directory` and recover it.
 
         `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events. With
         `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`Flusher`).
-        `role` and `epoch`: see `role` and the README. `passed` is told how much of the log is replayed. Raises
-        DirectoryLocked, WrongFormat, CorruptLog (the log is damaged below its durable position), LocalMisuse (the epoch
-        was used before), OSError.
+        `role` and `epoch`: see `role` and the README. `passed` is told how much of the log is replayed; `workers` do
+        the slow work. Raises DirectoryLocked, WrongFormat, CorruptLog (the log is damaged below its durable position),
+        LocalMisuse (the epoch was used before), OSError.
         """
         wanted = role_of(role, epoch)
         make_directory(directory, mode=0o700)
@@ -81,7 +82,7 @@ class LogStore:
             check_format(directory)
             site = Site(
                 directory=directory, settings=settings, role=wanted, clock=clock, faults=faults, schedule=schedule,
-                soon=soon, log=log, thread=IndexThread(schedule), passed=passed,
+                soon=soon, log=log, workers=workers, thread=workers.jobs(schedule), passed=passed,
             )  # fmt: skip
             return cls(site, lock)
         except BaseException:

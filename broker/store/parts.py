@@ -35,7 +35,7 @@ from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.confirm import Confirm, Schedule
 from broker.store.log.epoch_file import UNLIMITED, Epoch, Role, below, save_epochs
 from broker.store.log.failure import DiskGuard, Failure
-from broker.store.log.index_thread import IndexThread, Jobs
+from broker.store.log.index_thread import IndexThread, Jobs, Workers
 from broker.store.log.metadata import Checkpoint, Mark, lower_mark, save_checkpoint
 from broker.store.placed import Placed
 from broker.store.queues import Queues, Reading
@@ -67,6 +67,7 @@ class Site:
     soon: Schedule | None
     log: Any
     """Takes events."""
+    workers: Workers
     thread: IndexThread
     passed: Passed | None = None
     """Is told how far the replay of the log is."""
@@ -187,6 +188,7 @@ def _assembled(site: Site, opened: Opened) -> Parts:
         log, index, base.confirm, base.failure, site.settings,
         FlushTools(
             clock=site.clock, schedule=site.schedule, soon=site.soon, busy=lambda: site.thread.pending > 0,
+            thread=site.workers.flush,
         ),
         site.listeners,
         limit=opened.confirmed if grouped else UNLIMITED, whole_below=groups.below if groups else None,

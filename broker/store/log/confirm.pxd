@@ -37,11 +37,9 @@ cdef class FlushOutcome:
 
 cdef class Flusher:
     cdef bint _asked
-    cdef object _closing
     cdef bint _ended
     cdef bint _handed_over
     cdef object _inline
-    cdef object _interval_s
     cdef FlushOutcome _outcome
     cdef long long _position
     cdef bint _report_pending
@@ -50,7 +48,6 @@ cdef class Flusher:
     cdef object _schedule
     cdef object _sync
     cdef object _thread
-    cdef object _wanted
     cdef public long long flushes_total
 
     cpdef request(self)

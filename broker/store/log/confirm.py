@@ -18,7 +18,6 @@ Thread rule: loop thread; the flusher's thread reports through `schedule`.
 
 from __future__ import annotations
 
-import threading
 from bisect import insort_right
 from collections import deque
 from collections.abc import Callable, Sequence, Sized
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Protocol
 
+from broker.store.log.flush_thread import Flush, FlushThread
 from remoting.native.contracts import Encoded, Ring
 from runtime.clock import SystemClock
 
@@ -113,7 +113,7 @@ class FlushOutcome:
 
 
 class Flusher:
-    """Runs `sync` in its own thread; `interval_ms` 0 means back to back."""
+    """Runs `sync` in a thread; `interval_ms` 0 means back to back."""
 
     def __init__(
         self,
@@ -126,26 +126,23 @@ class Flusher:
         position: int,
         inline: Inline | None = None,
         monotonic_ns: Callable[[], int] = SystemClock.monotonic_ns,
+        thread: Callable[[Flush, float], FlushThread] = FlushThread,
     ) -> None:
         self._sync = sync
         self._inline = inline if not interval_ms else None
         self._asked = False
         self._handed_over = False
         self._slow = SlowFlushes()
-        self._interval_s = interval_ms / 1000
         self._schedule = schedule
         self._outcome = FlushOutcome(on_flushed, on_failed, position, monotonic_ns)
-        self._wanted = threading.Event()
         self._requested = False
-        """Whether `_wanted` is set; cheaper to read than the event."""
-        self._closing = threading.Event()
+        """Whether the thread has been asked for a flush that it has not begun."""
         self._position = position
         self._report_pending = False
         self._ended = False
         """Nothing is flushed on the loop any more: a flush has failed, or the flusher is closed."""
         self.flushes_total = 0
-        self._thread = threading.Thread(target=self._run, name="log-flusher", daemon=True)
-        self._thread.start()
+        self._thread = thread(self._flush, interval_ms / 1000)
 
     @property
     def times(self) -> deque[int]:
@@ -163,7 +160,7 @@ class Flusher:
     def _want(self) -> None:
         if not self._requested:
             self._requested = True
-            self._wanted.set()
+            self._thread.want()
 
     def _decide(self) -> None:
         """At the end of the turn: flush here, or let the thread do it."""
@@ -191,35 +188,25 @@ class Flusher:
     def close(self) -> None:
         """Flush once more, end the thread, and deliver the last report before returning."""
         self._ended = True
-        self._closing.set()
-        self._wanted.set()
-        self._thread.join()
+        self._thread.close()
         self._report()
 
-    def _run(self) -> None:
-        while True:
-            self._wanted.wait()
-            closing = self._closing.is_set()
-            if self._interval_s and not closing:
-                self._closing.wait(self._interval_s)
-            self._wanted.clear()
-            self._requested = False  # before the flush: what is written from here on asks for the next one
-            started_ns = self._outcome.monotonic_ns()
-            try:
-                self._position = self._sync()
-            except OSError as error:
-                self._outcome.error = error
-                self._schedule(self._report)
-                return
+    def _flush(self) -> bool:
+        """Flush, in the thread; whether that went well."""
+        self._requested = False  # before the flush: what is written from here on asks for the next one
+        started_ns = self._outcome.monotonic_ns()
+        try:
+            self._position = self._sync()
+        except OSError as error:
+            self._outcome.error = error
+        else:
             self.flushes_total += 1
             self._outcome.times.append(self._outcome.monotonic_ns() - started_ns)
-            if closing:
-                return
-            if self._closing.is_set():
-                self._wanted.set()
-            if not self._report_pending:
-                self._report_pending = True
-                self._schedule(self._report)
+        is_well = self._outcome.error is None
+        if not self._ended and not (is_well and self._report_pending):
+            self._report_pending = is_well
+            self._schedule(self._report)
+        return is_well
 
     def _report(self) -> None:
         self._report_pending = self._handed_over = False

@@ -2,6 +2,7 @@
 
 Invariant: jobs run one after the other; each job's result (or error) is handed to its `done` on the loop thread, in
 order. Thread rule: `submit`, `drain`, `close` from the loop thread; jobs touch only what they were given.
+`Workers` says who does the slow work of a store: by default one thread for flushes, and this one.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from broker.store.log.confirm import Schedule
 from broker.store.log.failure import FULL
+from broker.store.log.flush_thread import Flush, FlushThread
 
 Job = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]
@@ -69,6 +72,18 @@ class IndexThread:
                 self._finished.notify()
             self._schedule(self._deliver)
 
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who does a store's slow work beside the loop."""
+
+    flush: Callable[[Flush, float], FlushThread] = FlushThread
+    """Made of what flushes the log, and the seconds between two flushes."""
+    jobs: Callable[[Schedule], IndexThread] = IndexThread
+
+
+THREADS = Workers()
+"""A thread each."""
 
 RUNS = "runs"
 """Kind of the jobs that write, merge and drop the runs of an index."""
