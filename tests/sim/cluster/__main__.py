@@ -1,4 +1,4 @@
-"""Run schedules: `python -m tests.sim.cluster --schedules N --seed S [--plant NAME] [--async-flush] [--trace]`.
+"""Run schedules: `python -m tests.sim.cluster --schedules N --seed S` with the options below.
 
 A schedule that breaks a rule prints its seed and the command that replays it; `--trace` prints its history. Exit
 status: 1 when a rule was broken without a planted bug, or none was broken with one.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from dataclasses import replace
 
 from tests.sim.cluster import plants, role_plants, stream_plants
 from tests.sim.cluster.broker import Build
@@ -19,10 +20,12 @@ SHOWN_MAX = 10
 PROGRESS_EVERY = 5_000
 
 
-def told(result: Result, plant: str | None, *, is_async: bool = False) -> str:
+def told(result: Result, plant: str | None, build: Build | None = None) -> str:
     """What broke, and how to repeat it."""
+    build = build or Build()
     again = f"python -m tests.sim.cluster --schedules 1 --seed {result.seed} --trace"
-    again += (f" --plant {plant}" if plant else "") + (" --async-flush" if is_async else "")
+    again += f" --plant {plant}" if plant else " --elects" if build.elects else ""
+    again += (" --async-flush" if build.is_async and not plant else "") + (" --store real" if build.is_stored else "")
     return f"seed {result.seed}: {result.detail}\n  replay: {again}"
 
 
@@ -33,10 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a bug to plant; stops when it is caught")
     parser.add_argument("--elects", action="store_true", help="the brokers elect their master, without controllers")
+    parser.add_argument("--store", choices=("model", "real"), default="model", help="what keeps the brokers' logs")
     parser.add_argument("--async-flush", action="store_true", help="brokers count what is written, flushed or not")
     parser.add_argument("--trace", action="store_true", help="tell what happens, event by event")
     asked = parser.parse_args(arguments)
     build = PLANTS[asked.plant] if asked.plant else Build(is_async=asked.async_flush, elects=asked.elects)
+    build = replace(build, is_stored=asked.store == "real")
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for number in range(asked.schedules):
@@ -48,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         if result.rule:
             broken[result.rule] += 1
             if broken.total() <= SHOWN_MAX:
-                print(told(result, asked.plant, is_async=asked.async_flush), flush=True)
+                print(told(result, asked.plant, build), flush=True)
             if asked.plant:
                 break
         if (number + 1) % PROGRESS_EVERY == 0:

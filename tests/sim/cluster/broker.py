@@ -7,6 +7,7 @@ log has seen. Connections are those of the simulated network where the product h
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,9 @@ from tests.sim.cluster.leading import Leading, ReplicaSide
 from tests.sim.cluster.network import Network, Stream
 from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.pace import BEAT_TICKS, Pace
+from tests.sim.cluster.platter import Disks
 from tests.sim.cluster.roles import Roles
+from tests.sim.cluster.stored import StoredLog
 from tests.sim.cluster.world import Node, World, WorldLog
 
 
@@ -58,6 +61,10 @@ class Build:
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
     steps: type[ReplicaSteps] = ReplicaSteps
     node: type[GroupNode] = GroupNode
+    is_stored: bool = False
+    """Logs are the shipped store's, on simulated disks, instead of models."""
+    planted: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Leaves something out of the shipped store."""
 
 
 @dataclass(slots=True)
@@ -73,6 +80,9 @@ class Cluster:
     build: Build
     pace: Pace
     brokers: list[Broker] = field(default_factory=list)
+    disks: Disks | None = None
+    """There if the logs are stored."""
+    has_retention: bool = False
 
     def master(self) -> Broker | None:
         """The broker that the controllers name, if it runs and knows."""
@@ -88,7 +98,7 @@ class Broker(Node):
         super().__init__(cluster.world, f"b{ident}")
         self.cluster, self.ident, self.is_learner = cluster, ident, is_learner
         self.flags = cluster.build.flags
-        self.log = ModelLog(cluster.world.chance, self.flags, cluster.build.epochs, is_async=cluster.build.is_async)
+        self.log: Any = self._make_log()
         self.flush_ms = self.usual_flush_ms = self.world.chance.choice((0.5, 0.5, 5.0, 30.0))
         self.admitted = True
         """Whether it votes, where brokers do."""
@@ -100,6 +110,16 @@ class Broker(Node):
         """How long each step to a role takes; drawn each time if None."""
         self.pauses = self._pause_watch()
         self._clear()
+
+    def _make_log(self) -> Any:
+        build, chance = self.cluster.build, self.cluster.world.chance
+        if build.is_stored:
+            return StoredLog(self)
+        return ModelLog(chance, self.flags, build.epochs, is_async=build.is_async)
+
+    def open_log(self, epoch: int) -> Any:
+        """Open the log for the master of an epoch or, with 0, for a replica."""
+        return self.log.open(epoch) if self.cluster.build.is_stored else OpenedLog(self, epoch)
 
     def _pause_watch(self) -> PauseWatch:
         return self.cluster.build.pauses(self.cluster.pace.pause_limit_ms, lambda: int(self.world.now), self._in_doubt)
@@ -116,7 +136,7 @@ class Broker(Node):
         self.leading: Leading | None = None
         self.serving: Leading | None = None
         """The same while clients are answered."""
-        self.opened: OpenedLog | None = None
+        self.opened: Any = None
         """The log as the present role has it open."""
         self.host = self._stream_host()
         self.streams = self.cluster.build.streams(self.host, keys={}, open_to_all=True, superseded=self.superseded)
@@ -237,7 +257,13 @@ class Broker(Node):
         self.streams.tick()
         if self.leading is not None:
             self.leading.tick()
+        self.keep_up()
         self.after(self.cluster.pace.tick_ms, self._tick)
+
+    def keep_up(self) -> None:
+        """The upkeep of the log."""
+        if self.cluster.build.is_stored:
+            self.log.maintain()
 
     # -- the controllers ----------------------------------------------------------------------------------------------
 
@@ -364,7 +390,9 @@ class Broker(Node):
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Request a flush of what was written."""
+        """Request a flush of what was written; a store does that itself."""
+        if self.cluster.build.is_stored:
+            return
         if not self._flushing and self.log.flushed < self.log.end:
             self._flushing = True
             delay = self.flush_ms * (0.3 + self.world.chance.random())

@@ -145,12 +145,12 @@ class Judge:
         proof, begin = self._proof, broker.log.begin
         start = max(start, begin)
         known = min(end, len(proof))
-        if start < known and bytes(broker.log.cache[start:known]) != bytes(proof[start:known]):
+        if start < known and broker.log.seen(start, known) != bytes(proof[start:known]):
             raise Violation("same offset, same bytes", f"{broker.name} shows {start}..{known}, others saw other bytes")
         if end > len(proof):
             first = len(proof)
             assert begin <= first, (begin, first)
-            proof += broker.log.cache[first:end]
+            proof += broker.log.seen(first, end)
             self._shown_records += [each for each in broker.log.records if first <= each[0] < end]
             self._all_electable_have(first, end)
 
@@ -237,7 +237,7 @@ class Judge:
                 raise Violation(
                     "no acknowledged message lost", f"message {ident} at {position}, {offset} of {queue}: {record}"
                 )
-        if bytes(truth.cache[truth.begin : len(self._proof)]) != bytes(self._proof[truth.begin :]):
+        if truth.seen(truth.begin, len(self._proof)) != bytes(self._proof[truth.begin :]):
             raise Violation("same offset, same bytes", "what was shown is not what the log holds in the end")
 
     def _in_order(self, records: list[Record]) -> None:

@@ -112,14 +112,14 @@ class ModelLog:
         if "epoch-after-bytes" not in self._flags:
             self._epoch_file = list(self.epochs)
 
-    def append(self, queue: int, ident: int, epoch: int) -> tuple[int, int]:
-        """Append a message; return its offset in the queue and the log's end."""
-        offset = self.next_offsets.get(queue, 0)
+    def append(self, queue: int, ident: int, epoch: int) -> tuple[int, int, int]:
+        """Append a message; return its offset in the queue, where it stands, and the log's end."""
+        start, offset = self.end, self.next_offsets.get(queue, 0)
         data = encode(queue, epoch, self.end, offset, ident, self._chance.randrange(4))
         self._note((self.end, queue, offset, ident, epoch))
         self.cache += data
         self.end += len(data)
-        return offset, self.end
+        return offset, start, self.end
 
     def raw(self, position: int, bytes_max: int, master_epoch: int) -> tuple[int, bytes]:
         """Return (epoch, bytes) from `position` on: whole records of one epoch."""
@@ -193,6 +193,10 @@ class ModelLog:
             self._epoch_file = list(self.epochs)
         self.settle()
 
+    def confirm_no_more(self) -> None:
+        """The role has ended: what is not confirmed may be lost."""
+        self.limit = self.confirm
+
     def settle(self) -> None:
         """Show what is kept and below the limit."""
         shown = self.kept if self.limit is None else min(self.kept, self.limit)
@@ -222,6 +226,10 @@ class ModelLog:
     def wipe(self) -> None:
         """A new disk takes its place."""
         self._platter, self._epoch_file, self._begin_file, self.floors = bytearray(), [], 0, {}
+
+    def seen(self, position: int, end: int) -> bytes:
+        """What readers see."""
+        return bytes(self.cache[position:end])
 
     def held(self, position: int, end: int) -> bytes:
         """What counts: on the platter, or in the cache where what is written counts and the machine runs."""

@@ -22,6 +22,7 @@ from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.leading import Leading
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import Pace
+from tests.sim.cluster.platter import Disks
 from tests.sim.cluster.world import Node, Violation, World
 
 JOIN_TICKS = 2
@@ -58,10 +59,12 @@ class ElectingJudge(Judge):
             raise Violation("what is shown is on a majority", f"{start}..{end} is at {have} of {len(brokers)}")
 
 
-def elected_cluster(world: World, network: Network, build: Build, pace: Pace, count: int) -> Cluster:
+def elected_cluster(
+    world: World, network: Network, build: Build, pace: Pace, count: int, disks: Disks | None = None
+) -> Cluster:
     """A group of so many brokers that elect their master."""
     electorate, judge = Electorate(), ElectingJudge(is_weak=False)
-    cluster = judge.cluster = Cluster(world, network, electorate, judge, Acknowledge(), build, pace)
+    cluster = judge.cluster = Cluster(world, network, electorate, judge, Acknowledge(), build, pace, disks=disks)
     cluster.brokers = electorate.brokers = [ElectingBroker(cluster, at, count) for at in range(1, count + 1)]
     return cluster
 
@@ -127,6 +130,7 @@ class ElectingBroker(Broker):
         self.streams.tick()
         if self.leading is not None:
             self.leading.tick()
+        self.keep_up()
         self.after(self.cluster.pace.tick_ms / 2, self._tick)
 
     def place(self) -> Place:

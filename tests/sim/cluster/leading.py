@@ -43,8 +43,7 @@ class Leading:
         if self.is_held or not core.accepts(int(broker.world.now)):
             answered(False)
             return
-        offset, end = broker.log.append(queue, ident, core.epoch)
-        start = broker.log.starts[-1]
+        offset, start, end = broker.log.append(queue, ident, core.epoch)
 
         def taken(is_safe: bool) -> None:
             if is_safe:

@@ -33,6 +33,8 @@ class OpenedLog:
         self._kept: list[Listener] = []
         self._is_closed = False
         self.positions = self.replica = self
+        if epoch:
+            broker.log.begin_epoch(epoch)
 
     def close(self) -> None:
         """Nothing may use it any more."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.reading.pull_outcome import pull_outcome
+from broker.store.index.reader import ReadResult
 from broker.store.index.run import Entries
 from remoting.native.vectors import column, full
 from tests.sim.cluster.disk import HEAD, ModelLog, Record
@@ -94,15 +95,20 @@ def answer(broker: Broker, wanted: Pull, told: Callable[[int | None], None]) -> 
     if broker.opened is None or (leading is not None and not leading.may_answer()):
         told(None)
         return
-    shelf = Shelf(broker.log, wanted.queue)
-    reader = build.reader(shelf, shelf, shelf, check=False)
-    found = reader.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX, None)
+    if build.is_stored:
+        found = broker.log.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX)
+    else:
+        shelf = Shelf(broker.log, wanted.queue)
+        reader = build.reader(shelf, shelf, shelf, check=False)
+        found = reader.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX, None)
     if leading is None:
         is_sure = "replica-is-sure" in build.flags
     else:
         is_sure = broker.log.confirm >= leading.core.epoch_start or "new-master-is-sure" in build.flags
     outcome = pull_outcome(found, wanted.offset, is_sure=is_sure)
-    records = list(map(_decoded, found.records)) if outcome.next_offset == found.next_offset else []
+    is_found = isinstance(found, ReadResult) and outcome.next_offset == found.next_offset
+    decode = broker.log.decoded if build.is_stored else _decoded
+    records = list(map(decode, found.records)) if is_found else []
     broker.cluster.judge.pulled(broker, wanted, records, outcome.next_offset)
     told(outcome.next_offset)
 

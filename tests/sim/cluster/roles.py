@@ -30,7 +30,6 @@ from broker.roles.group_node import (
     Serve,
     Stop,
 )
-from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.world import Violation
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Roles:
             broker.world.tell(broker.name, f"resigns from epoch {broker.leading.core.epoch}")
             broker.leading.close()
             broker.leading = None
-            broker.log.limit = broker.log.confirm
+            broker.log.confirm_no_more()
         broker.streams.step_down("this broker is not the master")
         self._later(broker.lag_ms(), RoleEnded())
 
@@ -100,8 +99,7 @@ class Roles:
         broker, epoch = self._broker, self.node.epoch
         if epoch is not None:
             broker.cluster.judge.begins_epoch(broker.ident, epoch, broker.name)
-            broker.log.begin_epoch(epoch)
-        broker.opened = OpenedLog(broker, epoch or 0)
+        broker.opened = broker.open_log(epoch or 0)
 
     def _do(self, action: Any) -> None:
         broker = self._broker

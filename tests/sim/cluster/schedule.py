@@ -13,6 +13,7 @@ from tests.sim.cluster.electing import elected_cluster
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import STORM, USUAL, Pace
+from tests.sim.cluster.platter import Disks
 from tests.sim.cluster.world import Violation, World
 
 QUIET_TICKS, HEALED_TICKS = 6, 120
@@ -38,7 +39,9 @@ class Result:
 class Schedule:
     """A cluster and its faults."""
 
-    def __init__(self, seed: int, build: Build | None = None, *, trace: bool = False) -> None:
+    def __init__(
+        self, seed: int, build: Build | None = None, *, trace: bool = False, disks: Disks | None = None
+    ) -> None:
         world = self.world = World(seed, trace=trace)
         chance = world.chance
         build = build or Build()
@@ -49,11 +52,12 @@ class Schedule:
         self.may_wipe = mode == "all" and in_sync_min == 2 and chance.random() < 0.25
         has_learner = count == 3 and chance.random() < 0.1
         self.pace = pace = STORM if chance.random() < 0.6 else USUAL
-        self.network = Network(world)
+        self.network, self._disks = Network(world), disks
         if build.elects:
             self._electing(build, pace, 5 if chance.random() < 0.2 else 3)
         else:
             self._controlled(build, pace, count, mode, in_sync_min, has_learner=has_learner)
+        self.cluster.has_retention = self.has_retention
         for broker in self.cluster.brokers:
             broker.start()
         self.producers = [Producer(self.cluster, number) for number in range(1, 1 + chance.randrange(1, 3))]
@@ -63,7 +67,7 @@ class Schedule:
         world.tell("--", f"{count} brokers, {mode}, at least {in_sync_min} in sync, learner {has_learner}")
 
     def _electing(self, build: Build, pace: Pace, count: int) -> None:
-        cluster = self.cluster = elected_cluster(self.world, self.network, build, pace, count)
+        cluster = self.cluster = elected_cluster(self.world, self.network, build, pace, count, self._disks)
         self.controllers, self.judge = cluster.controllers, cluster.judge
         self.may_wipe = self.may_wipe or self.world.chance.random() < 0.3
 
@@ -74,7 +78,9 @@ class Schedule:
         self.controllers = Controllers(world, network, count, build.flags, pace)
         judge = self.judge = Judge(is_weak=mode != "all")
         rule = Acknowledge(mode=mode, count=2, in_sync_min=in_sync_min)
-        cluster = self.cluster = judge.cluster = Cluster(world, network, self.controllers, judge, rule, build, pace)
+        cluster = self.cluster = judge.cluster = Cluster(
+            world, network, self.controllers, judge, rule, build, pace, disks=self._disks
+        )
         cluster.brokers = [
             Broker(cluster, number, is_learner=has_learner and number == count) for number in range(1, count + 1)
         ]
@@ -138,4 +144,7 @@ class Schedule:
 
 def run(seed: int, build: Build | None = None, *, trace: bool = False) -> Result:
     """Run the schedule of a seed."""
-    return Schedule(seed, build, trace=trace).run()
+    if build is None or not build.is_stored:
+        return Schedule(seed, build, trace=trace).run()
+    with Disks() as disks, build.planted():
+        return Schedule(seed, build, trace=trace, disks=disks).run()

@@ -32,7 +32,7 @@ def test_no_schedule_breaks_a_rule(part):
 def test_no_schedule_breaks_a_rule_where_what_is_written_counts(part):
     """As long as a power cut leaves the memory of one broker in sync."""
     results = [run(seed, Build(is_async=True)) for seed in range(part * 100, part * 100 + 100)]
-    assert [told(each, None, is_async=True) for each in results if each.rule] == []
+    assert [told(each, None, Build(is_async=True)) for each in results if each.rule] == []
     assert sum(each.acknowledged for each in results) > 2_000
 
 
@@ -47,9 +47,13 @@ def test_a_seed_replays_its_history(seed):
     assert in_a_process(seed, hash_seed=0) == in_a_process(seed, hash_seed=1) == list(first.lines)
 
 
-def in_a_process(seed: int, *, hash_seed: int) -> list[str]:
+def in_a_process(seed: int, build: str = "Build()", *, hash_seed: int) -> list[str]:
     """The events of a schedule in a process of its own, whose strings have other hashes."""
-    told = f"from tests.sim.cluster.schedule import run\nprint(*run({seed}, trace=True).lines, sep='\\n')"
+    told = f"""
+from tests.sim.cluster.broker import Build
+from tests.sim.cluster.schedule import run
+print(*run({seed}, {build}, trace=True).lines, sep="\\n")
+"""
     environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
     done = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()

@@ -1,0 +1,32 @@
+"""Schedules with the shipped store on disks that forget: no rule is broken, and a seed determines everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.cluster.__main__ import told
+from tests.sim.cluster.broker import Build
+from tests.sim.cluster.schedule import run
+from tests.sim.cluster.test_schedules import in_a_process
+
+STORED, ELECTING = Build(is_stored=True), Build(is_stored=True, elects=True)
+SCHEDULES = 16
+
+
+@pytest.mark.parametrize("build", [STORED, ELECTING], ids=["controllers", "elects"])
+def test_no_schedule_breaks_a_rule_with_the_shipped_store(build):
+    """Segments roll, runs merge, snapshots are written, and logs expire meanwhile."""
+    results = [run(seed, build) for seed in range(SCHEDULES)]
+    assert [told(each, None, build) for each in results if each.rule] == []
+    assert sum(each.acknowledged for each in results) > 20 * SCHEDULES, "too little to prove anything"
+    assert sum(each.epochs for each in results) > 2 * SCHEDULES
+    assert sum(each.pulled for each in results) > 10 * SCHEDULES
+
+
+@pytest.mark.parametrize("seed", [1, 8])
+def test_a_seed_replays_its_history_with_the_shipped_store(seed):
+    """The same events in the same order, in another process too."""
+    first, again, other = (run(each, STORED, trace=True) for each in (seed, seed, seed + 20))
+    assert first.lines == again.lines
+    assert first.lines != other.lines
+    assert in_a_process(seed, "Build(is_stored=True)", hash_seed=0) == list(first.lines)
