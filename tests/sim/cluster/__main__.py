@@ -11,11 +11,11 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
-from tests.sim.cluster import plants, role_plants, stream_plants
+from tests.sim.cluster import plants, role_plants, store_plants, stream_plants
 from tests.sim.cluster.broker import Build
 from tests.sim.cluster.schedule import Result, run
 
-PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS | role_plants.PLANTS
+PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS | role_plants.PLANTS | store_plants.PLANTS
 SHOWN_MAX = 10
 PROGRESS_EVERY = 5_000
 
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="tell what happens, event by event")
     asked = parser.parse_args(arguments)
     build = PLANTS[asked.plant] if asked.plant else Build(is_async=asked.async_flush, elects=asked.elects)
-    build = replace(build, is_stored=asked.store == "real")
+    build = replace(build, is_stored=build.is_stored or asked.store == "real")
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for number in range(asked.schedules):

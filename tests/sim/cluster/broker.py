@@ -6,8 +6,8 @@ log has seen. Connections are those of the simulated network where the product h
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ from tests.sim.cluster.leading import Leading, ReplicaSide
 from tests.sim.cluster.network import Network, Stream
 from tests.sim.cluster.opened import OpenedLog
 from tests.sim.cluster.pace import BEAT_TICKS, Pace
-from tests.sim.cluster.platter import Disks
+from tests.sim.cluster.platter import Disks, PowerLost
 from tests.sim.cluster.roles import Roles
 from tests.sim.cluster.stored import StoredLog
 from tests.sim.cluster.world import Node, World, WorldLog
@@ -161,8 +161,30 @@ class Broker(Node):
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
+    def deliver(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Something reaches the process, whose machine may lose its power by it."""
+        with self._under_power():
+            super().deliver(function, *arguments)
+
+    @contextmanager
+    def _under_power(self) -> Iterator[None]:
+        try:
+            yield
+        except PowerLost:
+            self.world.tell(self.name, "loses its power at work")
+            self.crash(power=True)
+            self.world.after(self.cluster.pace.tick_ms * 5 * self.world.chance.random(), self._power_returns)
+
+    def _power_returns(self) -> None:
+        if not self.is_up:
+            self.start()
+
     def start(self) -> None:
         """Recover the log and register."""
+        with self._under_power():
+            self._start()
+
+    def _start(self) -> None:
         super().start()
         self._clear()
         self.pauses = self._pause_watch()
@@ -246,7 +268,8 @@ class Broker(Node):
         """Handles now what arrived and became due during the pause, without knowing its length."""
         if self.is_paused and self.world.now - self._stands_since > self.cluster.pace.pause_limit_ms + 1:
             self.came_back = self.world.now
-        super().go_on()
+        with self._under_power():
+            super().go_on()
 
     def _tick(self) -> None:
         self._ticks += 1

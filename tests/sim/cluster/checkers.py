@@ -70,6 +70,10 @@ class Judge:
             self._ends[epoch] = max(self._ends.get(epoch, 0), end)
             self._confirmed = max(self._confirmed, broker.log.confirm)
 
+    def granted(self, limit: int) -> None:
+        """A master may confirm up to there, as soon as its own disk has it: a snapshot may say so first."""
+        self._confirmed = max(self._confirmed, limit)
+
     def announced(self, broker: Broker) -> None:
         """A broker tells everybody that it is the master."""
         if broker.serving is None or broker.leading is not broker.serving:

@@ -101,7 +101,7 @@ class ElectingBroker(Broker):
         self.steps.registered(0)  # there is nobody to register at
         self.is_learner = not self.admitted
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Recover the log and what was voted."""
         Node.start(self)
         if not self.safe and "wiped-votes" not in self.flags:

@@ -55,6 +55,9 @@ class Faults:
             self._kinds.append((4, self._expire))
         if schedule.may_wipe:
             self._kinds.append((1, self._wipe))
+        build = schedule.cluster.build
+        if build.is_stored and not build.is_async:
+            self._kinds.append((4, self._power_cut_at_work))
 
     def begin(self) -> None:
         """Begin to inject faults."""
@@ -72,6 +75,7 @@ class Faults:
             self._revive(node)
         for broker in self._brokers:
             broker.flush_ms = 0.5
+            broker.log.heal()
 
     def _next(self) -> None:
         if self._is_over:
@@ -142,6 +146,15 @@ class Faults:
 
     def _power_cut(self) -> str:
         return self._kill(power=True)
+
+    def _power_cut_at_work(self) -> str:
+        """Between two steps of what a broker does to its disk, also while it starts or cuts its log."""
+        broker = self._broker()
+        broker.log.platter.fuse = 1 + int(60 * self._world.chance.random() ** 2)
+        if self._world.chance.random() < 0.5:
+            broker.crash(power=False)
+            self._later(self._while(20, 1_000), lambda: self._revive(broker))
+        return f"power of {broker.name} goes after {broker.log.platter.fuse} more flushes"
 
     def _kill_all(self) -> str:
         power = self._world.chance.random() < 0.5 and not self._schedule.cluster.build.is_async

@@ -27,8 +27,12 @@ KEPT = 0.6
 MOODS = ("keep", "lose", "mixed")
 
 
+class PowerLost(BaseException):
+    """The machine has lost its power in the middle of what it did."""
+
+
 class Platter:
-    """The disk of one machine; `directory` is another one after each power cut."""
+    """The disk of one machine; `directory` is another one after each power cut, also in the middle of something."""
 
     def __init__(self, base: Path, chance: random.Random) -> None:
         self._base, self._chance = base, chance
@@ -37,8 +41,11 @@ class Platter:
         """Inode -> content as it was made durable."""
         self._names: dict[int, dict[str, int]] = {}
         """Inode of a directory -> its names as they were made durable, with their inodes."""
-        self.syncs = 0
-        """Calls that made something durable."""
+        self.fuse = 0
+        """The power goes before so many calls have made anything durable; 0: it stays."""
+        self.is_out = False
+        """Whether it went like that, and the process still has to learn of it."""
+        self._former: Path | None = None
         self._mount()
 
     def _mount(self) -> None:
@@ -53,7 +60,12 @@ class Platter:
 
     def synced(self, descriptor: int) -> None:
         """A file or a directory was made durable."""
-        self.syncs += 1
+        if self.fuse:
+            self.fuse -= 1
+            if not self.fuse:
+                self.cut_power("")
+                self.is_out = True
+                raise PowerLost
         state = os.fstat(descriptor)
         if S_ISDIR(state.st_mode):
             self._names[state.st_ino] = {each.name: each.inode() for each in os.scandir(descriptor)}
@@ -63,9 +75,8 @@ class Platter:
 
     def wipe(self) -> None:
         """A new disk takes its place."""
-        former = self.directory
+        self._leave()
         self._mount()
-        shutil.rmtree(former)
 
     def durable(self, folder: str, start: int, end: int) -> bytes:
         """What files named by their first positions have durably of [start, end), up to the first gap."""
@@ -82,12 +93,18 @@ class Platter:
 
     def cut_power(self, mood: str) -> None:
         """Leave what a power cut leaves, in another directory."""
-        former, root, names, files = self.directory, self._root, self._names, self._files
+        former, root, names, files = self._leave(), self._root, self._names, self._files
         self._names, self._files = {}, {}
         left = _Remains(names, files, mood or self._chance.choice(MOODS), self._chance)
         self._mount()
         self._fill(self.directory, left, root, former)
-        shutil.rmtree(former)
+
+    def _leave(self) -> Path:
+        """Go on in another directory; the former one stays until then, for a process that is still at it."""
+        if self._former is not None:
+            shutil.rmtree(self._former)
+        self._former = self.directory
+        return self.directory
 
     def _fill(self, target: Path, left: _Remains, inode: int, now: Path | None) -> None:
         """Make the directory that is left of one, with all that is in it, durable from now on."""

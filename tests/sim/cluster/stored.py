@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.replication.epochs import Epochs
@@ -151,6 +152,12 @@ class JobsLater(IndexThread):
             done(result, error)
 
 
+def is_open(descriptor: int, directory: Path) -> bool:
+    """Whether it is still that of a file in a directory."""
+    link = Path(f"/proc/self/fd/{descriptor}")
+    return link.is_symlink() and str(link.readlink()).startswith(str(directory))
+
+
 class StoredLog:
     """The data directory of one broker, and its store while that is open."""
 
@@ -201,8 +208,9 @@ class StoredLog:
         settings = replace(SMALL, retention_size_bytes=RETAINED_BYTES if cluster.has_retention else 0)
         if self.is_async:
             settings = replace(settings, flush="async", flush_interval_ms=int(self._broker.flush_ms))
+        self._opened_in = self.platter.directory
         self.store = LogStore.open(
-            self.platter.directory, settings, clock=WorldClock(self.world), faults=FaultPoints(),
+            self._opened_in, settings, clock=WorldClock(self.world), faults=FaultPoints(),
             schedule=lambda function: self.later(0, function),
             soon=(lambda function: self.later(self.flush_ms(), function)) if self._is_quick else None,
             log=WorldLog(self.world, self._broker.name), role="writer" if epoch else "replica", epoch=epoch or None,
@@ -368,12 +376,21 @@ class StoredLog:
         store = self.store
         if store is not None:
             self._let_go()
+            tail = store._parts.opened.index.tail
+            if store._closed and not is_open(tail._descriptor, self._opened_in / "index"):
+                return  # it lost its power in the middle of a cut
             store._give_back()
 
     def power_cut(self, mood: str = "") -> None:
         """The machine loses its power."""
         self.kill()
-        self.platter.cut_power(mood)
+        if not self.platter.is_out:
+            self.platter.cut_power(mood)
+        self.platter.fuse, self.platter.is_out = 0, False
+
+    def heal(self) -> None:
+        """No accident is to come any more."""
+        self.platter.fuse = 0
 
     def wipe(self) -> None:
         """A new disk takes its place."""
@@ -441,6 +458,8 @@ class OpenedStore:
 
     def limit_confirm(self, limit: int | None) -> None:
         """Confirm nothing beyond."""
+        if self._epoch and limit is not None:
+            self._broker.cluster.judge.granted(limit)
         self.store.positions.limit_confirm(limit)
         self._moved()
 

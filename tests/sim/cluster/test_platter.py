@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime.files import atomic_replace, fsync_dir
-from tests.sim.cluster.platter import Disks, Platter
+from tests.sim.cluster.platter import Disks, Platter, PowerLost
 
 
 @pytest.fixture
@@ -90,6 +90,21 @@ def test_directories_are_as_durable_as_their_names(platter) -> None:
     platter.wipe()
     assert content(platter) == {}
     assert platter.durable("log", 0, 9) == b""
+
+
+def test_the_power_goes_in_the_middle_of_something(platter) -> None:
+    """What the call was to make durable is not; what the process does afterwards is done to the former directory."""
+    written(platter.directory / "a", b"before", durable=True)
+    fsync_dir(platter.directory)
+    former = platter.directory
+    platter.fuse = 2
+    with pytest.raises(PowerLost):
+        atomic_replace(platter.directory / "a", b"after.")
+    assert content(platter)["a"] in (b"before", b"after.")
+    atomic_replace(former / "b", b"too late")
+    assert "b" not in content(platter)
+    platter.cut_power("keep")
+    assert not former.exists()
 
 
 def test_the_machines_own_calls_are_back_afterwards() -> None:
