@@ -1,28 +1,37 @@
 """Who is master of each broker group and who is in sync, as the controllers say, and how that changed.
 
-Controllers tell the present only, so changes are noted by looking, every second while somebody looks: a change is dated
-by the look that saw it, and one that was undone between two looks is not seen but for its epoch. Invariant: at most
-`CHANGES_MAX` changes are kept, the newest. Loop rule: on the loop's thread.
+Of a group whose brokers elect their master themselves its members are asked; the answer of the newest term counts, and
+of that term the master's, which alone knows who has everything. Controllers and brokers tell the present only, so
+changes are noted by looking, every second while somebody looks: a change is dated by the look that saw it, and one that
+was undone between two looks is not seen but for its epoch. Invariant: at most `CHANGES_MAX` changes are kept, the
+newest. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from console.cluster import BrokerGroupsView
 from console.viewers import Viewer
 from remoting.protocol.bodies.controller_body import (
+    WITH_REPLICAS_FIELD,
     ClusterInfo,
     GroupState,
     ReplicaState,
     SyncStateData,
     decode_body,
 )
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 
 CHANGES_MAX = 2_000
+LOOK_S = 2.0
+"""How long a member may take to tell of its group; one that takes longer, as it stands still, is not waited for."""
+CONTROLLED, ELECTED = "controller", "dledger"
+"""Who chooses the master of a group: the controllers, or its brokers."""
 NOTED = ("state", "master", "address", "epoch", "sync_state_set", "sync_state_set_epoch")
 
 
@@ -43,19 +52,49 @@ class RoleHistory:
                 self.changes.append({"time_ms": now_ms, "name": row["name"], **{name: row[name] for name in NOTED}})
 
 
-async def group_states(cluster: BrokerGroupsView, viewer: Viewer | None) -> dict[str, GroupState]:
-    """Return the broker groups that the controllers elect masters for, by name."""
+async def known_brokers(cluster: BrokerGroupsView, viewer: Viewer | None) -> ClusterInfo:
+    """Return the addresses of every broker group, those of replicas among them."""
+    fields = {WITH_REPLICAS_FIELD: "true"}
+    return decode_body((await cluster.ask_controller(viewer, Code.GET_BROKER_CLUSTER_INFO, fields)).body, ClusterInfo)
+
+
+async def group_states(cluster: BrokerGroupsView, viewer: Viewer | None, info: ClusterInfo) -> dict[str, GroupState]:
+    """Return the broker groups that have a master elected, by controllers or by themselves, by name."""
     try:
         answer = await cluster.ask_controller(viewer, Code.CONTROLLER_GET_SYNC_STATE_DATA, body=b"[]")
+        states = decode_body(answer.body, SyncStateData).replicas_info_table
     except Refused:
-        return {}
-    return dict(sorted(decode_body(answer.body, SyncStateData).replicas_info_table.items()))
+        states = {}
+    others = {name: data for name, data in info.broker_addr_table.items() if name not in states}
+    elected = await asyncio.gather(
+        *(_elected(cluster, viewer, name, data.broker_addrs.values()) for name, data in others.items())
+    )
+    states |= {name: state for name, state in zip(others, elected, strict=True) if state is not None}
+    return dict(sorted(states.items()))
+
+
+async def _elected(
+    cluster: BrokerGroupsView, viewer: Viewer | None, name: str, addresses: Iterable[str]
+) -> GroupState | None:
+    """Return a group that elects its master itself, as its master knows it, or a member; None for any other."""
+    answers = await asyncio.gather(*(_group_at(cluster, viewer, name, address) for address in addresses))
+    known = [state for state in answers if state is not None and state.elects_itself]
+    return max(known, key=lambda state: (state.master_epoch, len(state.in_sync_replicas)), default=None)
+
+
+async def _group_at(cluster: BrokerGroupsView, viewer: Viewer | None, name: str, address: str) -> GroupState | None:
+    try:
+        async with asyncio.timeout(LOOK_S):
+            answer = await cluster.ask_at(address, viewer, Code.CONTROLLER_GET_SYNC_STATE_DATA, body=b"[]")
+        return decode_body(answer.body, SyncStateData).replicas_info_table.get(name)
+    except (LightMQError, TimeoutError):
+        return None
 
 
 async def broker_rows(cluster: BrokerGroupsView, viewer: Viewer | None) -> list[dict[str, Any]]:
     """Return every broker group."""
-    info = decode_body((await cluster.ask_controller(viewer, Code.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo)
-    states = await group_states(cluster, viewer)
+    info = await known_brokers(cluster, viewer)
+    states = await group_states(cluster, viewer, info)
     rows = [_of_group(name, state, info) for name, state in states.items()]
     for name, data in info.broker_addr_table.items():
         if name not in states:
@@ -74,6 +113,8 @@ def _of_group(name: str, state: GroupState, info: ClusterInfo) -> dict[str, Any]
         "master": state.master_broker_id, "address": state.master_address or "", "epoch": state.master_epoch,
         "sync_state_set": sorted(replica.broker_id for replica in state.in_sync_replicas),
         "sync_state_set_epoch": state.sync_state_set_epoch,
+        "mode": ELECTED if state.elects_itself else CONTROLLED,
+        "needed": len(known) // 2 + 1 if state.elects_itself else None,
         "replicas": [_replica(replica, state) for replica in known],
     }  # fmt: skip
 
@@ -93,5 +134,6 @@ def _alone(name: str, cluster: str, address: str) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "name": name, "cluster": cluster, "state": "alone" if address else "no master", "master": None,
-        "address": address, "epoch": None, "sync_state_set": [], "sync_state_set_epoch": None, "replicas": [replica],
+        "address": address, "epoch": None, "sync_state_set": [], "sync_state_set_epoch": None, "mode": None,
+        "needed": None, "replicas": [replica],
     }  # fmt: skip

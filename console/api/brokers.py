@@ -11,9 +11,8 @@ from console.api.operations import INTEGER, PAGE, TEXT, ApiCall, Operation, Para
 from console.api.pages import Page, slice_page
 from console.api.problems import ApiProblem, bad, not_found
 from console.cluster import members
-from console.roles import broker_rows, group_states
+from console.roles import broker_rows, group_states, known_brokers
 from remoting.protocol.bodies.controller_body import (
-    ClusterInfo,
     ControllerMetadata,
     ElectMasterHeader,
     EpochCache,
@@ -53,6 +52,10 @@ class BrokerGroup(msgspec.Struct):
     epoch: int | None
     sync_state_set: list[int]
     sync_state_set_epoch: int | None
+    mode: str | None
+    """Who chooses the master: `controller`, or `dledger` where the brokers elect it; null for a broker alone."""
+    needed: int | None
+    """How many brokers of an electing group a master needs, itself among them; null for any other."""
     replicas: list[ReplicaRow]
 
 
@@ -137,9 +140,10 @@ async def _epochs(call: ApiCall, address: str) -> EpochCache | None:
 async def transfer_master(call: ApiCall) -> Any:
     """Make another replica the master; it must be alive and in sync."""
     name, wanted = call.text("name"), call.body.to
-    state = (await group_states(call.cluster, call.viewer)).get(name)
+    info = await known_brokers(call.cluster, call.viewer)
+    state = (await group_states(call.cluster, call.viewer, info)).get(name)
     if state is None:
-        raise not_found(f"the controllers elect no master for a group {name!r}")
+        raise not_found(f"no master is elected for a group {name!r}")
     replica = next((one for one in state.in_sync_replicas if one.broker_id == wanted), None)
     if replica is None:
         raise bad(f"broker {wanted} is not in sync in {name}: as master it would lose messages")
@@ -147,11 +151,13 @@ async def transfer_master(call: ApiCall) -> Any:
         raise ApiProblem(409, "refused", f"broker {wanted} is the master of {name} already")
     if not replica.alive:
         raise ApiProblem(409, "refused", f"broker {wanted} is not running, or its heartbeats do not arrive")
-    info = decode_body((await call.cluster.ask_controller(call.viewer, Code.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo)
     data = info.broker_addr_table.get(name)
     now_ms = (await call.figures.fresh()).time_ms
-    header = ElectMasterHeader(data.cluster if data else "DefaultCluster", name, wanted, True, now_ms)
-    answer = await call.cluster.ask_controller(call.viewer, Code.CONTROLLER_ELECT_MASTER, to_fields(header))
+    fields = to_fields(ElectMasterHeader(data.cluster if data else "DefaultCluster", name, wanted, True, now_ms))
+    if state.elects_itself and state.master_address:
+        answer = await call.cluster.ask_at(state.master_address, call.viewer, Code.CONTROLLER_ELECT_MASTER, fields)
+    else:
+        answer = await call.cluster.ask_controller(call.viewer, Code.CONTROLLER_ELECT_MASTER, fields)
     elected = from_fields(answer.fields, MasterHeader)
     return {
         "name": name, "master": elected.master_broker_id, "address": elected.master_address,

@@ -62,7 +62,7 @@ export function History({ group, changes, replicas, windowMs }) {
         ${epochs.map((change) => html`<line class="epoch" x1=${place(change.time_ms)} x2=${place(change.time_ms)} y1=${TOP - 8} y2=${height} />`)}
       </svg>
       ${marks.map((mark) => html`<span class="tick-name" style=${{ left: `${(place(mark) / WIDTH) * 100}%` }}>${tickText(mark, to - from)}</span>`)}
-      ${apart(epochs, place).map((change) => html`<span class="epoch-name" style=${{ left: `${(place(change.time_ms) / WIDTH) * 100}%` }}>epoch ${change.master_epoch}</span>`)}
+      ${apart(epochs, place).map((change) => html`<span class="epoch-name" style=${{ left: `clamp(2rem, ${(place(change.time_ms) / WIDTH) * 100}%, calc(100% - 2rem))` }}>epoch ${change.master_epoch}</span>`)}
       </div>
     </div>
     <div class="row between small"><div class="legend"><span class="key"><span class="mark master"></span>master</span><span class="key"><span class="mark in-sync"></span>in the SyncStateSet</span><span class="key"><span class="mark epoch"></span>new epoch</span></div>

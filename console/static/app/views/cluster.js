@@ -43,6 +43,13 @@ const KINDS = { ok: 'good', alone: '', degraded: 'warn', 'no master': 'bad' };
 /** @type {Record<string, string>} */
 const STATES = { ok: 'all in sync', alone: 'runs alone', degraded: 'not all in sync' };
 
+/** A group that elects its master itself, in a sentence. @param {any} group */
+function elected(group) {
+  const missing = group.replicas.filter((/** @type {any} */ one) => !one.alive).map(named);
+  const reached = group.replicas.length - missing.length;
+  return `Its brokers elect the master, term ${group.epoch}: ${reached} of ${group.replicas.length} can be reached, ${group.needed} are needed${missing.length ? `; missing: ${missing.join(', ')}` : ''}.`;
+}
+
 /** @param {{ group: any, history: any[], windowMs: number, onDone: () => void }} props */
 function Group({ group: listed, history, windowMs, onDone }) {
   const [handing, setHanding] = useState(/** @type {any} */ (null));
@@ -63,6 +70,7 @@ function Group({ group: listed, history, windowMs, onDone }) {
   ];
   const act = () => attempt(`Broker ${named(handing)} is master of ${group.name}`, () => post(`/brokers/${part(group.name)}/transfer`, { to: handing.id })).then(onDone);
   return html`<${Card} plain title=${group.name} extra=${html`<div class="row small quiet"><${Badge} kind=${KINDS[group.state] ?? ''}>${STATES[group.state] ?? group.state}<//>${group.epoch !== null && html`<span>epoch ${count(group.epoch)}</span>`}</div>`}>
+    ${group.mode === 'dledger' && html`<p class="body small quiet">${elected(group)}</p>`}
     ${several && changes.length > 0 && html`<div class="body"><${History} group=${group.name} changes=${changes} replicas=${lanes} windowMs=${windowMs} /></div>`}
     <${Table} columns=${columns} rows=${group.replicas} rowKey=${named} caption=${`Brokers of ${group.name}`} />
     ${handing && html`<${Confirm} title="Hand the master's role over?" act="Hand over" danger=${false} onAct=${act} onClose=${() => setHanding(null)}>
@@ -83,7 +91,7 @@ function Controllers() {
     { name: 'Address', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span>` },
     { name: 'Role', right: true, of: (/** @type {any} */ one) => html`<${Badge} kind=${one.leads ? 'accent' : ''}>${one.leads ? 'leader' : 'follower'}<//>` },
   ];
-  const none = html`<${Empty} icon="cluster" title="No controllers"><p>This server runs alone. In a cluster, controllers choose the masters.</p><//>`;
+  const none = html`<${Empty} icon="cluster" title="No controllers"><p>This server runs alone. In a cluster, controllers choose the masters, or brokers elect them.</p><//>`;
   return html`<div class="stack"><h2>Controllers</h2>${page.error ? html`<section class="card">${none}</section>` : html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.address} caption="Controllers" empty=${none} />`}</div>`;
 }
 
