@@ -55,7 +55,11 @@ PLANTS: dict[str, Build] = {
     "reports-before-fdatasync": _build(partial(_instead, CommitLog, "sync", _reports_what_is_written)),
     "recovered-tail-not-flushed": _build(partial(_instead, LogRepair, "sync_from", _nothing)),
     "names-of-files-not-flushed": _build(partial(_instead, commit_log, "fsync_dir", _nothing)),
-    "index-not-cut": _build(partial(_instead, parts, "lower_index", _keeps_the_index)),
     "mark-not-cut": _build(partial(_instead, parts, "lower_mark", _nothing)),
     "starts-with-all-confirmed": _build(partial(_instead, Opening, "_hide", _all_is_confirmed)),
 }
+
+SELDOM: dict[str, Build] = {
+    "index-not-cut": _build(partial(_instead, parts, "lower_index", _keeps_the_index)),
+}
+"""Bugs that need several accidents at once: long runs show them."""
