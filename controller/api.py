@@ -30,6 +30,7 @@ from controller.name_server.smallest_ids import SmallestIds
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
+    READS_ONLY_FIELD,
     WITH_REPLICAS_FIELD,
     DataVersion,
     Heartbeat,
@@ -270,6 +271,7 @@ class _BrokerApi:
             truth(command, "enableActingMaster"),
             table.data_version if table is not None else DataVersion(),
             table.topic_config_table if table is not None else None,
+            truth(command, READS_ONLY_FIELD),
         )
         if change.broker_id < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"broker id {change.broker_id} is negative")
@@ -319,7 +321,7 @@ class _BrokerApi:
 
     def cluster_info(self, _peer: Peer, command: Command) -> Command:
         # RocketMQ's tools ask every broker in the answer for its statistics, which only masters have.
-        replicas = self._replicas if WITH_REPLICAS_FIELD in command.fields else state.no_replicas
+        replicas = self._replicas if WITH_REPLICAS_FIELD in command.fields else None
         return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, replicas)))
 
     def wipe_write_permission(self, peer: Peer, command: Command) -> None:

@@ -5,6 +5,9 @@ order over one connection; a registration takes the heartbeat's place where the 
 registration has no topics, those are the master's to define, until this broker stands in: a name server that is new
 knows none. A push (905) is a reason to ask at once.
 
+A replica that may not stand in is present as one that only reads: the routes name it, since nobody else would, and it
+asks for no list. The replicas of a group with controllers are named by these, which hear their heartbeats anyway.
+
 Invariant: what `StandIn` is given was asked for after this broker's last sign of life. Loop thread only.
 """
 
@@ -20,6 +23,7 @@ from broker.acting.view import ActingVerdict, Place, StandIn
 from remoting import clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
+    READS_ONLY_FIELD,
     DataVersion,
     MemberGroupBody,
     RegisterBrokerBody,
@@ -68,6 +72,7 @@ class GroupPresence:
         """As it was logged last."""
         self._config, self._controllers, self._log = config, controllers, log
         self._epoch, self._topics, self._master_heard = epoch, topics, master_heard
+        self._may_act = config.replication.acting_master
         self._stand_in = StandIn(lease_ms(config))
         self._is_known = False
         self._acts = 0
@@ -80,6 +85,8 @@ class GroupPresence:
 
     def acts(self) -> bool:
         """Whether this broker stands in for the master at this moment."""
+        if not self._may_act:
+            return False
         verdict = self._stand_in.verdict(_now_ms(), master_heard=self._master_heard())
         if verdict is not self.verdict:
             acted, self.verdict = self.verdict is ActingVerdict.ACTS, verdict
@@ -123,7 +130,8 @@ class GroupPresence:
             place = self._stand_in.place
             if place is not None:
                 self._show(place)
-                self._ask()
+                if self._may_act:
+                    self._ask()
             self.acts()  # a list may have expired
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
@@ -216,7 +224,8 @@ class GroupPresence:
             "haServerAddr": "",
             "compressed": "false",
             "bodyCrc32": "0",
-            "enableActingMaster": "true",
+            "enableActingMaster": str(self._may_act).lower(),
+            READS_ONLY_FIELD: str(not self._may_act).lower(),
             "heartbeatTimeoutMillis": str(self._timeout_ms),
         }
         return command

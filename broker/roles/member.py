@@ -86,7 +86,7 @@ from runtime.metrics import declare_port_metrics
 
 if TYPE_CHECKING:
     from broker.broker import BrokerParts
-    from broker.config import BrokerConfig
+    from broker.config import BrokerConfig, ReplicationConfig
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
@@ -215,6 +215,15 @@ class MemberLog:
                 damaged(store)
 
 
+def is_present(settings: ReplicationConfig) -> bool:
+    """Whether replicas are to be known to the name servers: they may stand in, or serve readers without controllers.
+
+    Controllers know the replicas of their groups by themselves.
+    """
+    named = settings.mode == ELECTS_ITSELF and settings.replica_reads
+    return (settings.acting_master or named) and not settings.learner
+
+
 class GroupMember:
     """One broker of a group from its start to its stop."""
 
@@ -270,7 +279,7 @@ class GroupMember:
                 config, self, connect=connect, addresses=self._addresses, failed=failed, log=log
             )
         controllers = self.manager.controllers
-        if config.replication.acting_master and not config.replication.learner:
+        if is_present(config.replication):
             self._reads.acting = ActingReplica(
                 config, controllers, store=lambda: self.store, epoch=lambda: self.manager.steps.epoch,
                 master_heard=self._hears_master, master=self._other_master, authorizer=authorizer, connect=connect,

@@ -171,7 +171,9 @@ class NameServer:
         """Groups in the routes in which nobody serves now -> since when."""
         self.state = state.MetadataState(
             file.load(),
-            state.MetadataLimits(config.brokers_max, config.topics_max, config.key_values_max),
+            state.MetadataLimits(
+                config.brokers_max, config.topics_max, config.key_values_max, config.broker_timeout_ms
+            ),
             lambda name: bool(self._replicas(name)),
         )
         self.liveness = state.Liveness(config.broker_timeout_ms, config.liveness_scan_ms)
@@ -259,7 +261,7 @@ class NameServer:
             name: self._vacant_ms.get(name, now_ms) if not self._replicas(name) else now_ms for name in vacant
         }
         for name, since_ms in self._vacant_ms.items():
-            if now_ms - since_ms > self.config.broker_timeout_ms:
+            if not self.state.stays(name, now_ms - since_ms):
                 self.apply(state.RemoveGroup(name))
 
     def topic_route(self, topic: str) -> TopicRoute | None:

@@ -55,6 +55,8 @@ class RegisterBroker(msgspec.Struct, tag=True):
     enable_acting_master: bool = False
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
     topics: dict[str, TopicConfig] | None = None
+    reads_only: bool = False
+    """A replica that serves readers, and is no broker to who asks for the brokers of the cluster."""
 
 
 class RemoveMember(msgspec.Struct, tag=True):
@@ -153,6 +155,7 @@ class BrokerInstance(msgspec.Struct):
     address: str
     ha_address: str = ""
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    reads_only: bool = False
 
 
 class Group(msgspec.Struct):
@@ -179,6 +182,8 @@ class MetadataLimits(msgspec.Struct):
     brokers_max: int = 1_000
     topics_max: int = 1_000_000
     key_values_max: int = 100_000
+    vacant_ms_max: int = 10_000
+    """How long a group stays for a broker of it that may come to serve."""
 
 
 class MetadataState:
@@ -188,14 +193,11 @@ class MetadataState:
         self,
         metadata: Metadata | None = None,
         limits: MetadataLimits | None = None,
-        is_kept: Callable[[str], bool] = lambda _name: False,
+        has_replicas: Callable[[str], bool] = lambda _name: False,
     ) -> None:
-        """`is_kept`: whether a group stays in the routes when its last member leaves, as replicas serve readers.
-
-        One whose members may act as master stays too: another of them may register next, and names no topics.
-        """
+        """`has_replicas`: whether a group has replicas that serve readers and do not register."""
         self.metadata = metadata or Metadata()
-        self._is_kept = is_kept
+        self._has_replicas = has_replicas
         self.revision = 0
         self._limits = limits or MetadataLimits()
         self._steps: dict[type, Callable[[Any], list[Event]]] = {
@@ -243,7 +245,9 @@ class MetadataState:
             before = None
         group.zone_name = command.zone_name
         group.enable_acting_master = command.enable_acting_master
-        group.members[command.broker_id] = BrokerInstance(command.address, command.ha_address, command.data_version)
+        group.members[command.broker_id] = BrokerInstance(
+            command.address, command.ha_address, command.data_version, command.reads_only
+        )
         has_changed = before is None or before.data_version != command.data_version
         if has_changed:
             self.revision += 1
@@ -285,8 +289,7 @@ class MetadataState:
 
     def _leave(self, broker_name: str, broker_id: int, reason: str) -> list[Event]:
         event = self._left(broker_name, broker_id, reason)
-        group = self.metadata.groups[broker_name]
-        if not group.members and not group.enable_acting_master and not self._is_kept(broker_name):
+        if not self.stays(broker_name, None):
             self._drop_group(broker_name)
         return [event]
 
@@ -296,6 +299,18 @@ class MetadataState:
             self.revision += 1
             self._drop_group(command.broker_name)
         return []
+
+    def stays(self, broker_name: str, vacant_ms: int | None) -> bool:
+        """Whether a group stays in the routes, with its topics, which nobody but its master names.
+
+        It does while a broker serves it, one that registers or a replica. Without one it stays for `vacant_ms_max` if
+        another may come: it had a replica, or its members may act as master. `vacant_ms`: for how long nobody has
+        served it, and that it was kept so far; None: its last member has just left.
+        """
+        group = self.metadata.groups[broker_name]
+        if group.members or self._has_replicas(broker_name):
+            return True
+        return group.enable_acting_master if vacant_ms is None else vacant_ms <= self._limits.vacant_ms_max
 
     def _drop_group(self, broker_name: str) -> None:
         del self.metadata.groups[broker_name]
@@ -431,12 +446,18 @@ def _joined(data: BrokerData, replicas: Mapping[int, str]) -> BrokerData:
     return data
 
 
-def cluster_info(metadata: Metadata, replicas: Replicas = no_replicas) -> ClusterInfo:
-    """Every group's addresses, those of its `replicas` among them, and the groups of every cluster."""
+def cluster_info(metadata: Metadata, replicas: Replicas | None = None) -> ClusterInfo:
+    """Every group's addresses, and the groups of every cluster; with `replicas` also of those that only read."""
     clusters: dict[str, list[str]] = {}
     for name in sorted(metadata.groups):
         clusters.setdefault(metadata.groups[name].cluster, []).append(name)
-    table = {name: _joined(broker_data(name, group), replicas(name)) for name, group in metadata.groups.items()}
+    table = {name: broker_data(name, group) for name, group in metadata.groups.items()}
+    if replicas is not None:
+        return ClusterInfo({name: _joined(data, replicas(name)) for name, data in table.items()}, clusters)
+    for name, data in table.items():
+        for broker_id, member in metadata.groups[name].members.items():
+            if member.reads_only:
+                del data.broker_addrs[broker_id]
     return ClusterInfo(table, clusters)
 
 

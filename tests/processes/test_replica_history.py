@@ -25,8 +25,19 @@ FILTER = "old/+"
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[BrokerGroup]:
     """Three brokers and a proxy that reads history from replicas, whose clients are given little at a time."""
+    yield from started(tmp_path, "controller")
+
+
+@pytest.fixture
+def electing(tmp_path: Path) -> Iterator[BrokerGroup]:
+    """The same with brokers that elect their master."""
+    yield from started(tmp_path, "dledger")
+
+
+def started(folder: Path, mode: str) -> Iterator[BrokerGroup]:
+    """A group until the end of the test."""
     of_proxy = ["--set", "proxy.read_from=replica", "--set", f"proxy.in_flight_max={IN_FLIGHT}"]
-    made = BrokerGroup(tmp_path, brokers=3, in_sync_min=2, arguments={"proxy": of_proxy})
+    made = BrokerGroup(folder, brokers=3, in_sync_min=2, mode=mode, arguments={"proxy": of_proxy})
     try:
         made.start()
         yield made
@@ -100,6 +111,18 @@ def test_a_history_is_read_while_there_is_no_master(group: BrokerGroup, how: sig
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_history_does_not_go_back_over_a_failover(group: BrokerGroup, how: signal.Signals) -> None:
     """Others publish all the time: the reader gets each of their confirmed messages once, old ones first, in order."""
+    over_a_failover(group, how)
+
+
+def test_nor_where_brokers_elect_their_master(electing: BrokerGroup) -> None:
+    """Their replicas are known to the name servers, too."""
+    before = sum(map(served, electing.brokers))
+    over_a_failover(electing, signal.SIGKILL)
+    assert sum(served(each) for each in electing.brokers if each.running) >= before + OLD // 64 // 2
+
+
+def over_a_failover(group: BrokerGroup, how: signal.Signals) -> None:
+    """Read on while another broker becomes the master."""
     reader = half_read(group)
     stream = Stream(group.proxy, "old/b")
     stream.flowing()

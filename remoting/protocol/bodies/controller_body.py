@@ -21,6 +21,8 @@ from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames import fastjson
 
 WITH_REPLICAS_FIELD = "withReplicas"
+READS_ONLY_FIELD = "readsOnly"
+"""Field of a registration (103): a replica that serves readers, and never stands in for the master (LightMQ)."""
 """Field of a request for the cluster's brokers (106) that adds the replicas of the groups that have controllers."""
 MASTER_ID = 0
 """Broker id of a master in routes."""

@@ -266,7 +266,7 @@ def test_replicas_that_register_no_topics_are_shown_beside_their_master():
 
 def test_a_group_without_members_is_removed_on_demand():
     """Where it is kept; one with members stays."""
-    state = MetadataState(is_kept=lambda name: name == "b")
+    state = MetadataState(has_replicas=lambda name: name == "b")
     for name in ("a", "b"):
         state.apply(RegisterBroker("C", name, 0, f"h:{name}", topics={"t": TopicConfig("t")}))
         state.apply(RemoveMember("C", f"h:{name}", "dead"))
@@ -317,3 +317,35 @@ def test_lists():
     assert routes.member_group(state.metadata, "D", "b").broker_addrs == {}
     assert routes.master_of(state.metadata.groups["b"]) == ("h:1", "ha-h:1")
     assert routes.master_of(None) == ("", "")
+
+
+def test_when_a_group_without_members_stays():
+    """While it has a replica; then for a while if another of its brokers may come, which a group of one cannot have."""
+    serving = {"b"}
+    state = MetadataState(limits=MetadataLimits(vacant_ms_max=100), has_replicas=serving.__contains__)
+    state.apply(registration("b"))
+    assert state.stays("b", None)
+    state.apply(RemoveMember("C", "h:1", "dead"))
+    assert state.stays("b", 1_000_000)
+    serving.clear()
+    assert [state.stays("b", vacant_ms) for vacant_ms in (0, 100, 101, None)] == [True, True, False, False]
+    state.metadata.groups["b"].enable_acting_master = True
+    assert [state.stays("b", vacant_ms) for vacant_ms in (None, 101)] == [True, False]
+
+
+def test_a_replica_that_only_reads_is_in_routes_and_no_broker_of_the_cluster():
+    """But to who asks for replicas too; it keeps the topics when the master has gone, without the right to write."""
+    state = MetadataState()
+    state.apply(registration())
+    state.apply(RegisterBroker("C", "b", 2, "h:2", reads_only=True, topics={"u": TopicConfig("u")}))
+    route = routes.topic_route(state.metadata, "t")
+    assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({0: "h:1", 2: "h:2"}, 6)
+    assert routes.topic_route(state.metadata, "u") is None
+    assert routes.cluster_info(state.metadata).broker_addr_table["b"].broker_addrs == {0: "h:1"}
+    both = routes.cluster_info(state.metadata, routes.no_replicas).broker_addr_table["b"]
+    assert both.broker_addrs == {0: "h:1", 2: "h:2"}
+    state.apply(RemoveMember("C", "h:1", "dead"))
+    route = routes.topic_route(state.metadata, "t")
+    assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({2: "h:2"}, 4)
+    state.apply(RemoveMember("C", "h:2", "dead"))
+    assert routes.topic_route(state.metadata, "t") is None
