@@ -182,8 +182,9 @@ def test_the_java_client_outlives_the_master(classes, group, tmp_path):
     group.settle()
 
 
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 class TestReplicas:
-    """The master dies and no controller can elect another one: consumers of RocketMQ go on, from a replica."""
+    """The master dies, or stands still, and no controller can elect another one: RocketMQ's consumers go on."""
 
     MESSAGES = 2_000
 
@@ -198,20 +199,21 @@ class TestReplicas:
         finally:
             made.end()
 
-    def test_they_serve_while_one_controller_is_left(self, classes, cluster, tmp_path):
+    def test_they_serve_while_one_controller_is_left(self, classes, cluster, tmp_path, how):
         """It shows them in its routes, and cannot elect."""
         master = cluster.settle()
         program = JavaProcess(classes, tmp_path / "home", "ReplicaReads", servers(cluster), "left", str(self.MESSAGES))
         program.wait_for("consumed 200", 120)
-        for each in (*cluster.controllers[1:], master):
+        for each in cluster.controllers[1:]:
             each.kill()
+        master.process.send_signal(how)
         program.wait_for("complete", 240)
         assert cluster.master() is None
         assert sum(replica_reads(each) for each in cluster.brokers if each is not master) > 0
         program.kill()
 
-    def test_a_group_that_reads_from_a_replica_needs_nobody_else(self, classes, cluster, tmp_path):
-        """Its `brokerId` names the replica; then the master and all controllers are killed."""
+    def test_a_group_that_reads_from_a_replica_needs_nobody_else(self, classes, cluster, tmp_path, how):
+        """Its `brokerId` names the replica; then the master and all controllers are gone."""
         master = cluster.settle()
         replica = next(each for each in cluster.brokers if each is not master)
         chosen = replica.status()["id"]
@@ -220,8 +222,9 @@ class TestReplicas:
         program = JavaProcess(classes, tmp_path / "home", "ReplicaReads", servers(cluster), "alone", str(self.MESSAGES))
         program.wait_for("consumed 200", 120)
         until(lambda: replica_reads(replica) > 0, "the consumer was not sent to the replica")
-        for each in (*cluster.controllers, master):
+        for each in cluster.controllers:
             each.kill()
+        master.process.send_signal(how)
         program.wait_for("complete", 240)
         assert cluster.master() is None
         program.kill()
