@@ -68,11 +68,11 @@ def ali_ons_command(server: str) -> list[str]:
     return ["node", str(HERE / "node" / "ali_ons.js"), str(npm_packages(*ALI_ONS)), server]
 
 
-def cpp_command(server: str) -> list[str]:
-    """The program of the C++ client's Python package, in an environment of its own."""
+def cpp_command(server: str, program: str = "cpp_features.py") -> list[str]:
+    """A program of the C++ client's Python package, in an environment of its own."""
     folder = _cache(f"{CPP.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}")
     if not (folder / "complete").exists():
         _fetch([sys.executable, "-m", "venv", str(folder)], "an environment")
         _fetch([str(folder / "bin" / "pip"), "install", "-q", CPP], CPP)
         (folder / "complete").touch()
-    return [str(folder / "bin" / "python"), str(HERE / "cpp_features.py"), server]
+    return [str(folder / "bin" / "python"), str(HERE / program), server]

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -67,15 +68,15 @@ def java_command(classes: Path, home: Path, main: str, *arguments: str) -> list[
     ]  # fmt: skip
 
 
-class JavaProcess:
-    """A running class: its output line by line, and its standard input."""
+class ClientProcess:
+    """A running program: its output line by line, and its standard input."""
 
-    def __init__(self, classes: Path, home: Path, main: str, *arguments: str) -> None:
+    def __init__(self, command: Sequence[str], home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.lines: list[str] = []
         self._came = threading.Condition()
         self.process = subprocess.Popen(
-            java_command(classes, home, main, *arguments),
+            list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -121,3 +122,10 @@ class JavaProcess:
         """kill -9."""
         self.process.kill()
         self.process.wait(30)
+
+
+class JavaProcess(ClientProcess):
+    """A running class of RocketMQ or of `java`."""
+
+    def __init__(self, classes: Path, home: Path, main: str, *arguments: str) -> None:
+        super().__init__(java_command(classes, home, main, *arguments), home)
