@@ -248,6 +248,7 @@ class BrokerParts:
         return {
             RequestCode.MERGE_OFFSETS: self.groups.merge.take,
             RequestCode.MERGE_TRANSACTIONS: self.transactions.merge.take,
+            RequestCode.MERGE_LOCKS: self.groups.locks.take,
         }
 
     def start(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from broker.groups import locks
 from broker.groups import merging as offsets
 from broker.transactions import merging as transactions
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -51,5 +52,13 @@ OFFSETS = EntryKind("offset", Code.MERGE_OFFSETS, offsets.Item, 3, max)
 """(group, topic, queue index) -> (offset,): the largest counts."""
 TRANSACTIONS = EntryKind("transaction", Code.MERGE_TRANSACTIONS, transactions.Item, 1, lambda earlier, _later: earlier)
 """(offset of the half message,) -> (log position, producer group, outcome): the first counts."""
+LOCKS = EntryKind("lock", Code.MERGE_LOCKS, locks.Item, 3, lambda one, other: max(one, other, key=_of_lock))
+"""(group, topic, queue index) -> (token, client id): the larger token counts, and of one token that it was given up."""
 
-KINDS = {kind.name: kind for kind in (OFFSETS, TRANSACTIONS)}
+
+def _of_lock(value: Value) -> tuple[int, bool]:
+    token, client_id = value
+    return token, not client_id
+
+
+KINDS = {kind.name: kind for kind in (OFFSETS, TRANSACTIONS, LOCKS)}

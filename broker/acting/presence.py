@@ -75,7 +75,7 @@ class GroupPresence:
         self._may_act = config.replication.acting_master
         self._stand_in = StandIn(lease_ms(config))
         self._is_known = False
-        self._acts = 0
+        self.begun = 0
         """How often this broker began to stand in: the version of its topics."""
         self._started_ms = clock.now_ms()
         self._due = asyncio.Event()
@@ -92,7 +92,7 @@ class GroupPresence:
             acted, self.verdict = self.verdict is ActingVerdict.ACTS, verdict
             if verdict is ActingVerdict.ACTS:
                 self._log.warning("acts_for_the_master", epoch=self._epoch())
-                self._acts += 1
+                self.begun += 1
                 self._register_again()
             elif acted:
                 self._log.warning("acts_no_longer", reason=verdict.value)
@@ -218,7 +218,7 @@ class GroupPresence:
 
     def _registration(self, place: Place) -> Command:
         topics = self._topics() if self.verdict is ActingVerdict.ACTS else {}
-        body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(self._epoch(), self._started_ms, self._acts)))
+        body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(self._epoch(), self._started_ms, self.begun)))
         command = Command(RequestCode.REGISTER_BROKER, fields=self._identity(place), body=encode_body(body))
         command.fields |= {
             "haServerAddr": "",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.acting.hand_over import HandOver, Merge
 from broker.acting.journal import ActingJournal
+from broker.acting.locks import ActingLocks
 from broker.acting.offsets import ActingOffsets, CommitKey
 from broker.acting.presence import GroupPresence
 from broker.acting.transactions import ActingTransactions
@@ -23,6 +24,7 @@ from broker.acting.view import Place
 from broker.registration import topic_body
 from broker.store.state import state_kinds
 from broker.topics.topics import settings_in
+from remoting import clock
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -65,6 +67,9 @@ class ActingReplica:
         self._transactions = ActingTransactions(
             self.journal, store, authorizer, check_after_ms=lambda: config.transaction_check_after_ms, log=log
         )
+        self._locks = ActingLocks(
+            self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms
+        )
         self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)
 
     def start(self) -> None:
@@ -100,7 +105,7 @@ class ActingReplica:
         """What answers a request now; None for what an acting replica does not answer, and while this one is none."""
         if not self.presence.acts():
             return None
-        handler = self.offsets.find(command) or self._transactions.find(command)
+        handler = self.offsets.find(command) or self._transactions.find(command) or self._locks.find(command)
         self.served += handler is not None
         return handler
 
@@ -115,3 +120,7 @@ class ActingReplica:
             if position < store.confirm_position
         ]
         return {config.name: topic_body(config) for config in known}
+
+
+def _now_ms() -> int:
+    return clock.monotonic_ns() // 1_000_000

@@ -1,6 +1,7 @@
 """Consumer groups as one feature, with the requests about members, queue locks and offsets.
 
-    34 heartbeat, 35 unregister, 38 members of a group, 41 and 42 queue locks (`locks`), 46 check of a subscription
+    34 heartbeat, 35 unregister, 38 members of a group, 46 check of a subscription
+    41 and 42 queue locks, 9098 those that a replica granted (`locks`)
     15 update an offset; 14, 29 to 32 questions about offsets (`offset_queries`)
 
 A group is created by its first heartbeat together with its retry topic, whose route is published at once, because
@@ -28,7 +29,7 @@ from broker.groups.groups import (
     OffsetGather,
     retry_topic,
 )
-from broker.groups.locks import Fence, LockRequests, QueueLocks
+from broker.groups.locks import HOLD_MS, Fence, LockRequests, QueueLocks
 from broker.groups.merging import OffsetMerge
 from broker.groups.offset_queries import OffsetQueries
 from broker.groups.traffic import GroupTraffic
@@ -241,12 +242,15 @@ class ConsumerGroups(Feature):
         self.merge = OffsetMerge(
             tools, groups=self.groups, queues=topics.queues, offsets=self.offsets, commits=self.commits
         )
-        self._locks = QueueLocks(tools.store, tools.identity.started_ms)
+        replication = tools.config.replication
+        hold_ms = HOLD_MS if replication.enabled and replication.acting_master else 0
+        self._locks = QueueLocks(tools.store, tools.identity.started_ms, hold_ms)
         self.fence = Fence(tools, self._locks, self.clients)
+        self.locks = LockRequests(tools, groups=self.groups, queues=topics.queues, locks=self._locks)
         self._requests = (
             self.merge,
             ClientRequests(tools, groups=self.groups, clients=self.clients),
-            LockRequests(tools, groups=self.groups, queues=topics.queues, locks=self._locks),
+            self.locks,
             OffsetQueries(tools, queues=topics.queues, offsets=self.commits),
             CommitRequests(
                 tools, topics=topics.table, group_commits=self.commits, groups=self.groups, fence=self.fence

@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.acting.journal import decode_lines, encode_line
-from broker.acting.kinds import KINDS, OFFSETS, EntryKind
+from broker.acting.kinds import KINDS, LOCKS, OFFSETS, EntryKind
 
 NAMES, NUMBERS = st.text(max_size=4), st.integers(0, 9)
 OUTCOMES = st.tuples(NUMBERS, NAMES, st.sampled_from("CR"))
 VALUES = {
     "offset": (st.tuples(NAMES, NAMES, NUMBERS), st.tuples(NUMBERS)),
     "transaction": (st.tuples(NUMBERS), OUTCOMES),
+    "lock": (
+        st.tuples(NAMES, NAMES, NUMBERS),
+        st.builds(lambda token, kept: (token, f"c{token}" * kept), NUMBERS, st.booleans()),
+    ),
 }
 
 
@@ -43,9 +47,18 @@ def test_repetition_changes_nothing(kind: EntryKind) -> None:
     check()
 
 
-@given(st.lists(st.tuples(*VALUES["offset"]), max_size=8), st.randoms())
-def test_the_order_of_offsets_does_not_count(entries: list[tuple], random) -> None:
-    lines = [encode_line(OFFSETS, *each) for each in entries]
-    shuffled = list(lines)
-    random.shuffle(shuffled)
-    assert decode_lines(b"".join(shuffled)) == decode_lines(b"".join(lines))
+@pytest.mark.parametrize("kind", [OFFSETS, LOCKS], ids=lambda kind: kind.name)
+def test_the_order_does_not_count(kind: EntryKind) -> None:
+    @given(st.lists(st.tuples(*VALUES[kind.name]), max_size=8), st.randoms())
+    def check(entries: list[tuple], random) -> None:
+        lines = [encode_line(kind, *each) for each in entries]
+        shuffled = list(lines)
+        random.shuffle(shuffled)
+        assert decode_lines(b"".join(shuffled)) == decode_lines(b"".join(lines))
+
+    check()
+
+
+def test_a_lock_that_was_given_up_stays_free() -> None:
+    assert LOCKS.keep((7, ""), (7, "a")) == LOCKS.keep((7, "a"), (7, "")) == (7, "")
+    assert LOCKS.keep((7, ""), (8, "b")) == (8, "b")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.groups.locks import LOCK_EXPIRY_MS, QueueLocks
+from broker.groups.locks import HOLD_MS, LOCK_EXPIRY_MS, FencingTokens, QueueLocks
 from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
@@ -52,6 +52,67 @@ def test_tokens_of_a_queue_rise_with_every_owner(bench) -> None:
         tokens.append(locks.lock("g", [QUEUE], f"c{number}", 0)[0][QUEUE])
         locks.unlock("g", [QUEUE], f"c{number}")
     assert tokens == sorted(set(tokens))
+
+
+def test_tokens_rise_from_a_master_over_who_stands_in_for_it_to_the_next_one() -> None:
+    master, acting, following = FencingTokens(3), FencingTokens(3, acting=True), FencingTokens(4)
+    assert master.next() < master.next() < acting.next() < acting.next() < following.next()
+    following.saw(2**60)
+    assert following.next() == 2**60 + 1
+
+
+def test_what_a_replica_granted_is_taken_over_once(bench) -> None:
+    """The larger token counts; told again, it is old."""
+    locks = QueueLocks(bench.store, 0)
+    (token,) = locks.lock("g", [QUEUE], "a", 0)[0].values()
+    late = FencingTokens(bench.store.epoch, acting=True).next()
+    assert locks.take_over([("g", *QUEUE, token - 1, "b")], 0) <= bench.store.end_position
+    assert locks.owner("g", *QUEUE) == "a"
+    assert locks.take_over([("g", *QUEUE, late, "b")], 10) == bench.store.end_position
+    assert locks.lock("g", [QUEUE], "b", 20)[0] == {QUEUE: late}
+    assert locks.lock("g", [QUEUE], "a", 10 + LOCK_EXPIRY_MS)[0] == {}, "the new owner has its time from the merge on"
+    locks.unlock("g", [QUEUE], "b")
+    locks.take_over([("g", *QUEUE, late, "b")], 30)
+    assert locks.owner("g", *QUEUE) is None
+    assert locks.lock("g", [QUEUE], "a", 40)[0][QUEUE] > late
+    assert QueueLocks(bench.reopen(), 0).owner("g", *QUEUE) == "a"
+
+
+def test_what_a_replica_saw_given_up_is_free(bench) -> None:
+    locks = QueueLocks(bench.store, 0)
+    (token,) = locks.lock("g", [QUEUE], "a", 0)[0].values()
+    locks.take_over([("g", *QUEUE, token - 1, "")], 0)
+    assert locks.owner("g", *QUEUE) == "a", "an older lock was given up"
+    assert locks.take_over([("g", *QUEUE, token, "")], 0) == bench.store.end_position
+    assert locks.owner("g", *QUEUE) is None
+
+
+def test_the_order_of_what_two_replicas_bring_does_not_count(bench) -> None:
+    late = FencingTokens(9, acting=True)
+    given_up, taken = late.next(), late.next()
+    told = [
+        ("g", "t", 0, given_up, "a"),
+        ("g", "t", 0, given_up, ""),
+        ("g", "t", 1, given_up, ""),
+        ("g", "t", 1, taken, "b"),
+    ]
+    for items in (told, told[::-1], told + told):
+        locks = QueueLocks(bench.store, 0)
+        locks.take_over(items, 0)
+        assert [locks.owner("g", "t", index) for index in (0, 1)] == [None, "b"]
+        locks.unlock("g", [("t", 1)], "b")
+
+
+def test_a_new_master_gives_nothing_away_before_replicas_can_have_told_it(bench) -> None:
+    QueueLocks(bench.store, 0).lock("g", [QUEUE], "a", 0)
+    locks = QueueLocks(bench.reopen(), 1_000, HOLD_MS)
+    other = ("t", 1)
+    assert list(locks.lock("g", [QUEUE, other], "a", 1_000)[0]) == [QUEUE], "an owner goes on"
+    late = FencingTokens(bench.store.epoch, acting=True).next()
+    locks.take_over([("g", *other, late, "b")], 1_500)
+    assert locks.lock("g", [other], "a", 1_000 + HOLD_MS)[0] == {}
+    assert locks.lock("g", [other], "b", 1_000 + HOLD_MS)[0] == {other: late}
+    assert list(locks.lock("g", [("t", 2)], "a", 1_000 + HOLD_MS)[0]) == [("t", 2)]
 
 
 async def lock(connection: Connection, client: str, *queues: int, code: int = RequestCode.LOCK_BATCH_MQ) -> Any:
@@ -120,3 +181,17 @@ async def test_a_oneway_unlock_is_carried_out(running) -> None:
     command = Command(RequestCode.UNLOCK_BATCH_MQ, flag=FLAG_ONEWAY, body=msgspec.json.encode(body))
     connection.oneway(command)
     assert len((await lock(connection, "b", 0))["lockOKMQSet"]) == 1
+
+
+async def test_a_replicas_locks_are_merged_by_request(running) -> None:
+    """Those of queues that exist; the answer comes when they are confirmed."""
+    connection = running.connect()
+    running.broker.topics.table.ensure("t", 1)
+    late = FencingTokens(9, acting=True).next()
+    body = msgspec.json.encode([("g", "t", 0, late, "a"), ("g", "none", 0, late, "a")])
+    reply = await connection.request(Command(RequestCode.MERGE_LOCKS, body=body))
+    assert reply.code == ResponseCode.SUCCESS
+    assert running.store.confirm_position == running.store.end_position
+    assert (await lock(connection, "b", 0))["lockOKMQSet"] == []
+    assert [one["token"] for one in (await lock(connection, "a", 0))["fencingTokens"]] == [late]
+    assert len(running.broker.groups._locks) == 1
