@@ -138,6 +138,12 @@ class ReplicationConfig:
     """While the group has no master that can be reached, and none can be elected: stand in for it, read only, if this
     is the replica with the smallest id that is alive (RocketMQ's slave acting master; docs/howto/acting-master.md). Set
     it alike on all brokers of the group."""
+    lock_in_strict_mode: bool = False
+    """With acting_master: while a replica stands in, it grants and renews locks of queues only if more than half of the
+    group's configured brokers agree (RocketMQ's lockInStrictMode): order goes before availability. A group with mode =
+    "dledger" has no such majority then, and nobody is granted a lock. Set it alike on all brokers of the group."""
+    group_size: int = setting(0, minimum=0, maximum=1_000)
+    """How many brokers the group has, for lock_in_strict_mode with mode = "controller"; elsewhere 0."""
     learner: bool = False
     """Take the log over without ever being in sync or master: for a copy far away."""
     priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)

@@ -98,6 +98,10 @@ class GroupPresence:
                 self._log.warning("acts_no_longer", reason=verdict.value)
         return verdict is ActingVerdict.ACTS
 
+    def others(self) -> set[str]:
+        """Addresses of the group's other replicas that a name server lists now."""
+        return self._stand_in.others(_now_ms())
+
     def start(self) -> None:
         """Begin to send heartbeats, as soon as there is a place to be at."""
         self._task = asyncio.get_running_loop().create_task(self._run())

@@ -6,7 +6,7 @@
 Nothing that is written here is in the log, and nothing is written to the log. Messages, POP and work that is due at a
 time wait for a master: they are refused as at any replica.
 
-Invariant: no request is answered here unless this broker stands in at that moment. Loop thread only.
+Invariant: no request of a client is answered here unless this broker stands in at that moment. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from broker.acting.journal import ActingJournal
 from broker.acting.locks import ActingLocks
 from broker.acting.offsets import ActingOffsets, CommitKey
 from broker.acting.presence import GroupPresence
+from broker.acting.quorum import LockQuorum
 from broker.acting.transactions import ActingTransactions
 from broker.acting.view import Place
 from broker.registration import topic_body
 from broker.store.state import state_kinds
 from broker.topics.topics import settings_in
 from remoting import clock
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.frames.codes import RequestCode as Code
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -68,8 +71,9 @@ class ActingReplica:
             self.journal, store, authorizer, check_after_ms=lambda: config.transaction_check_after_ms, log=log
         )
         self._locks = ActingLocks(
-            self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms
-        )
+            self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
+            quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
+        )  # fmt: skip
         self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)
 
     def start(self) -> None:
@@ -79,6 +83,7 @@ class ActingReplica:
     async def stop(self) -> None:
         """Be present no more."""
         await self.presence.stop()
+        self._locks.cancel()
         await self._hand_over.stop()
 
     def stand_by(self, place: Place | None) -> None:
@@ -89,6 +94,7 @@ class ActingReplica:
     def step_aside(self) -> None:
         """Another role is about to begin."""
         self.presence.become(None)
+        self._locks.cancel()
         self._hand_over.cancel()
 
     def lead(self, merges: Mapping[int, Merge]) -> None:
@@ -103,11 +109,26 @@ class ActingReplica:
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request now; None for what an acting replica does not answer, and while this one is none."""
+        if command.code == Code.AGREE_LOCKS:
+            return self._locks.agree
         if not self.presence.acts():
             return None
         handler = self.offsets.find(command) or self._transactions.find(command) or self._locks.find(command)
         self.served += handler is not None
         return handler
+
+    def _quorum(self, config: BrokerConfig, connect: Dial, log: Any) -> LockQuorum | None:
+        """Who must agree to locks; None where nobody has to. Raises LocalMisuse."""
+        settings = config.replication
+        if not settings.lock_in_strict_mode:
+            return None
+        size = len(settings.members) or settings.group_size
+        if not size:
+            raise LocalMisuse(
+                "broker.replication.lock_in_strict_mode needs broker.replication.group_size, the number of brokers of "
+                "this group: more than half of them must agree to a lock"
+            )
+        return LockQuorum(size, self.presence.others, connect, log)
 
     def _topics(self) -> dict[str, TopicConfig]:
         """The topics that the log has so far and are confirmed."""

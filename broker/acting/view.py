@@ -127,6 +127,12 @@ class StandIn:
         self._lists.clear()
         self._from_ms = now_ms
 
+    def others(self, now_ms: int) -> set[str]:
+        """Addresses of the other replicas in the lists that count."""
+        counting = [each.members for each in self._lists.values() if now_ms < each.asked_ms + self.lease_ms]
+        found = {address for members in counting for number, address in members.items() if number != MASTER_ID}
+        return found - {self.place[1]} if self.place is not None else found
+
     def verdict(self, now_ms: int, *, master_heard: bool) -> ActingVerdict:
         """Whether this broker stands in now."""
         counting = [each for each in self._lists.values() if now_ms < each.asked_ms + self.lease_ms]

@@ -15,7 +15,10 @@ from tests.security.request_attempts import SHOWN_IN_PART, Target, attempts
 from tests.support.tree import ROOT, relative
 
 PAGE = ROOT / "docs" / "request-rights.md"
-OF_MEMBERS = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE, RequestCode.ELECTION}
+OF_MEMBERS = {
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE, RequestCode.ELECTION,
+    RequestCode.AGREE_LOCKS,
+}  # fmt: skip
 
 
 async def test_what_is_served_has_a_right_and_no_right_is_left_over(tmp_path: Path) -> None:

@@ -297,5 +297,6 @@ def _controllers(target: Target) -> dict[int, Parts]:
         Code.MERGE_OFFSETS: ({}, b'[["g","t",0,99]]'),
         Code.MERGE_TRANSACTIONS: ({}, b'[[0,0,"g","C"]]'),
         Code.MERGE_LOCKS: ({}, b'[["g","t",0,99,"c"]]'),
+        Code.AGREE_LOCKS: ({}, b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"t","queueId":0,"token":99}]}'),
         Code.GET_BROKER_HA_STATUS: ({}, b""),
     }

@@ -35,7 +35,10 @@ role controller
 """
 KEYS = {name: f"secret-of-{name}" for name in ("etl", "boss", "edge", "node", "stranger", "brain")}
 NO = ResponseCode.NO_PERMISSION
-OF_MEMBERS = {RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE, RequestCode.ELECTION}
+OF_MEMBERS = {
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.GET_BROKER_EPOCH_CACHE, RequestCode.ELECTION,
+    RequestCode.AGREE_LOCKS,
+}  # fmt: skip
 """Answered by members of a group only."""
 OF_CONTROLLERS = frozenset(
     code for code in RIGHTS

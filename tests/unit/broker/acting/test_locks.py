@@ -170,7 +170,10 @@ async def test_a_full_journal_grants_nothing_more(standing: Standing, monkeypatc
 
 
 async def test_a_token_is_larger_than_any_that_was_seen(standing: Standing, running) -> None:
-    late = FencingTokens(running.store.epoch + 7).next()
+    epoch, (token,) = running.store.epoch, tokens(await standing.ask(asking("a", 1))).values()
+    assert FencingTokens(epoch, acting=True).next() <= token < FencingTokens(epoch + 1).next()
+    await standing.ask(asking("a", 1, code=RequestCode.UNLOCK_BATCH_MQ))
+    late = FencingTokens(epoch + 7).next()
     running.broker.groups._locks.take_over([("g", "t", 1, late, "a")], 0)
     assert tokens(await standing.ask(asking("b", 0)))[0] > late
 

@@ -219,3 +219,13 @@ def test_a_lease_longer_than_the_name_servers_patience_lets_two_stand_in() -> No
     steady = STEADY + STEADY
     with pytest.raises(AssertionError, match=r"\[1, 2\]"):
         play(Rig(2 * LEASE_MS, LEASE_MS), steady + LEFT_ALONE)
+
+
+def test_the_others_are_those_that_are_listed_now() -> None:
+    part = StandIn(2_000)
+    part.become((1, "h:1"), 0)
+    part.listed("n1", {0: "h:0", 1: "h:1", 2: "h:2"}, 100, 100)
+    part.listed("n2", {1: "h:1", 3: "h:3"}, 900, 900)
+    assert part.others(1_000) == {"h:2", "h:3"}
+    assert part.others(2_500) == {"h:3"}
+    assert part.others(3_000) == set()
