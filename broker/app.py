@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from broker.access.feature import access_of
+from broker.acting.journal import warn_of_entries_left
 from broker.broker import BrokerParts
 from broker.config import BrokerConfig
 from broker.readers.pool import ReaderPool
@@ -139,6 +140,8 @@ class BrokerApp:
         if self._policy is not None:
             self._watching = loop.create_task(self._policy.keep_current())
         log_promise(self.config, self._log)
+        if not (self.config.replication.enabled and self.config.replication.acting_master):
+            warn_of_entries_left(self.config.data_directory, self._log)
         try:
             if self._member is not None:
                 self.port = await self._member.start()

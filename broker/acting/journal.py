@@ -199,3 +199,13 @@ class ActingJournal:
             self._path.unlink(missing_ok=True)
             fsync_dir(self._path.parent)
         self._bytes, self._is_torn = sum(map(len, lines)), False
+
+
+def warn_of_entries_left(directory: Path, log: Any) -> None:
+    """Say how many entries no master will get, as this broker does not hand them over. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        entries, _damaged = decode_lines((directory / FILE_NAME).read_bytes())
+        log.warning(
+            "acting_entries_left", file=str(directory / FILE_NAME), entries=sum(map(len, entries.values())),
+            consequence="no master has them: start this broker once as a replica with replication.acting_master",
+        )  # fmt: skip

@@ -160,6 +160,11 @@ class Persister:
         return done
 
 
+ACTING_GRACE_MS_MIN = 2_000
+"""A broker of a group in which a replica may stand in for the master is listed for at least so long after its last sign
+of life: for so long each member believes in a list."""
+
+
 class NameServer:
     """What request handlers and the ticker call."""
 
@@ -242,6 +247,12 @@ class NameServer:
                     self._log.info(
                         "broker_registered", broker=event.broker_name, id=event.broker_id, address=event.address
                     )
+                    if command.enable_acting_master and self.config.broker_lost_grace_ms < ACTING_GRACE_MS_MIN:
+                        self._log.warning(
+                            "broker_lost_grace_short", broker=event.broker_name, grace_ms=ACTING_GRACE_MS_MIN,
+                            reason="controller.broker_lost_grace_ms is shorter than a list of this group counts: two "
+                            "replicas could stand in for its master at once, so it does not apply to this group",
+                        )  # fmt: skip
 
     def beat(self, key: state.BrokerKey, timeout_ms: int | None = None) -> bool:
         """A broker shows that it lives; False when it must register first."""
@@ -249,7 +260,17 @@ class NameServer:
 
     def connection_lost(self, key: state.BrokerKey) -> None:
         """The connection on which a broker registered has ended."""
-        self.liveness.shorten(key, self.now_ms(), self.config.broker_lost_grace_ms)
+        self.liveness.shorten(key, self.now_ms(), self._grace_ms(key))
+
+    def _grace_ms(self, key: state.BrokerKey) -> int:
+        """How long a broker is listed after its connection broke."""
+        cluster, address = key
+        acting = (group for group in self.metadata.groups.values() if group.enable_acting_master)
+        is_acting = any(
+            group.cluster == cluster and address in (each.address for each in group.members.values())
+            for group in acting
+        )
+        return max(self.config.broker_lost_grace_ms, ACTING_GRACE_MS_MIN if is_acting else 0)
 
     def tick(self) -> None:
         """Take brokers that were silent for too long out of the routes."""

@@ -13,6 +13,8 @@ from broker.acting import journal as journal_module
 from broker.acting.journal import FILE_NAME, ActingJournal, decode_lines
 from broker.acting.journal import encode_line as encode_entry
 from broker.acting.kinds import OFFSETS
+from broker.app import BrokerApp
+from broker.config import BrokerConfig
 from remoting.protocol.errors import Refused
 from runtime.logs import get_logger
 
@@ -144,3 +146,18 @@ async def test_what_is_on_its_way_to_the_disk_is_known(tmp_path: Path) -> None:
     directory.mkdir()
     await commit(journal, (KEY, 1))
     assert journal.get(OFFSETS, KEY) == (1,)
+
+
+async def test_what_nobody_will_hand_over_is_told_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker whose `acting_master` was switched off says how many entries are left."""
+    config = BrokerConfig(data_directory=tmp_path)
+    for is_left in (False, True):
+        if is_left:
+            await commit(opened(tmp_path), (KEY, 1), (OTHER, 2))
+        app = BrokerApp(config, listen=False)
+        await app.start()
+        await app.stop()
+        assert ("acting_entries_left" in (said := capsys.readouterr().err)) is is_left
+    assert "entries=2" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 
 import pytest
@@ -73,6 +74,21 @@ async def test_a_broken_connection_leaves_a_grace(world):
     assert server.topic_route("t") is not None
     world.pass_ms(1)
     assert server.topic_route("t") is None
+
+
+async def test_a_grace_is_as_long_as_members_believe_in_a_list(world, capsys):
+    """Where a replica may stand in: two could do so at once with a shorter one. Other groups have it as configured."""
+    server = world.name_server
+    server.config = dataclasses.replace(server.config, broker_lost_grace_ms=300)
+    server.register(registration(), None)
+    server.register(RegisterBroker("C", "acting", 1, "h:3", enable_acting_master=True), None)
+    server.connection_lost(("C", "h:1"))
+    server.connection_lost(("C", "h:3"))
+    world.pass_ms(1_999)
+    assert set(server.metadata.groups) == {"acting"}
+    world.pass_ms(1)
+    assert not server.metadata.groups.get("acting", Group("C")).members
+    assert capsys.readouterr().err.count("broker_lost_grace_short") == 1
 
 
 async def test_a_replaced_broker_is_no_longer_expected(world):
