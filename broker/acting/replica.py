@@ -32,6 +32,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.store.log_store import LogStore
+    from broker.transactions.feature import CheckQuestions
     from remoting.client.controllers import Controllers
     from remoting.protocol.bodies.controller_body import TopicConfig
     from remoting.protocol.frames.commands import Command
@@ -67,9 +68,7 @@ class ActingReplica:
         )
         self.journal = ActingJournal(config.data_directory, log)
         self.offsets = ActingOffsets(self.journal, store, authorizer)
-        self._transactions = ActingTransactions(
-            self.journal, store, authorizer, check_after_ms=lambda: config.transaction_check_after_ms, log=log
-        )
+        self._transactions = ActingTransactions(self.journal, store, authorizer, config, log)
         self._locks = ActingLocks(
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
@@ -116,6 +115,11 @@ class ActingReplica:
         handler = self.offsets.find(command) or self._transactions.find(command) or self._locks.find(command)
         self.served += handler is not None
         return handler
+
+    def maintain(self, now_ms: int, questions: CheckQuestions) -> None:
+        """While this broker stands in, ask the producers that are connected here about transactions that are open."""
+        if self.presence.acts():
+            self._transactions.maintain(now_ms, questions)
 
     def _quorum(self, config: BrokerConfig, connect: Dial, log: Any) -> LockQuorum | None:
         """Who must agree to locks; None where nobody has to. Raises LocalMisuse."""

@@ -1,4 +1,4 @@
-"""How producers end transactions while a replica stands in for the master (37), and what it knows of them.
+"""How producers end transactions while a replica stands in for the master (37), and the question after it (39).
 
 The outcome goes into the journal and is answered when it is on the disk; the next master carries it out
 (`broker.transactions.merging`). What transactions there are is read from the replica's log: a half message that is not
@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import TRANSACTIONS
 from broker.requests import number, text
-from broker.transactions.feature import OUTCOMES, UNKNOWN
+from broker.transactions.feature import (
+    CHECKS_PER_PASS_MAX,
+    OUTCOMES,
+    STEPS_PER_PASS_MAX,
+    UNKNOWN,
+    CheckQuestions,
+    is_asked,
+)
 from broker.transactions.transactions import HalfQueue, contradiction
 from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import Refused
@@ -27,6 +34,7 @@ from remoting.server.authorizer import Authorizer
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from broker.store.log_store import LogStore
 
 
@@ -38,13 +46,12 @@ class ActingTransactions:
         journal: ActingJournal,
         store: Callable[[], LogStore | None],
         authorizer: Authorizer,
-        *,
-        check_after_ms: Callable[[], int],
+        config: BrokerConfig,
         log: Any,
     ) -> None:
         """`store`: the open log, None between two roles."""
         self._journal, self._store, self._authorizer = journal, store, authorizer
-        self._check_after_ms, self._log = check_after_ms, log
+        self._config, self._log = config, log
         self._read: tuple[LogStore, int] | None = None
         self._halves: HalfQueue | None = None
 
@@ -74,6 +81,20 @@ class ActingTransactions:
         else:
             self._keep(halves, offset, position, group, OUTCOMES[wanted], done)
 
+    def maintain(self, now_ms: int, questions: CheckQuestions) -> None:
+        """Ask producers about transactions that are open for too long, while this broker stands in: as a master does.
+        What a master would give up waits for one."""
+        halves, interval_ms = self._current(), self._config.transaction_check_interval_ms
+        if halves is None:
+            return
+        for _ in range(STEPS_PER_PASS_MAX):
+            if not halves.take_up():
+                break
+        for half in halves.table.take_due(now_ms, CHECKS_PER_PASS_MAX):
+            if self._journal.get(TRANSACTIONS, (half.offset,)) is None and is_asked(half, self._config, now_ms):
+                questions.ask(halves, half)
+            halves.table.ask_again(half, now_ms + interval_ms)
+
     def _current(self) -> HalfQueue | None:
         """The half messages of the log, as it is now; None while it is closed."""
         store = self._store()
@@ -81,7 +102,7 @@ class ActingTransactions:
             self._read = self._halves = None
         elif self._read != (store, store.end_position):
             self._read = store, store.end_position
-            self._halves = HalfQueue(store, self._check_after_ms(), self._log)
+            self._halves = HalfQueue(store, self._config.transaction_check_after_ms, self._log)
         return self._halves
 
     def _keep(

@@ -28,6 +28,7 @@ from broker.reading.pull import PullRequests
 from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
 from broker.roles.replica_pulls import ReplicaPulls, ReplicaTopics
 from broker.router import checked
+from broker.transactions.feature import CheckQuestions
 from remoting.access.rights import of_topic
 from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import LocalMisuse
@@ -82,6 +83,8 @@ class ReplicaReads:
         self._metrics = BrokerMetrics(registry)
         self._handlers: dict[int, Handler] = {}
         self._pulls: ReplicaPulls | None = None
+        self._questions: CheckQuestions | None = None
+        self._registry = registry
         self._host, self._port = "127.0.0.1", 0
 
     def tell_address(self, host: str, port: int) -> None:
@@ -105,16 +108,22 @@ class ReplicaReads:
         history = HistoryFeature(tools, topics=ReplicaTopics(store), visible=visible, is_replica=True)
         self._handlers = PullRequests(tools, visible=visible).handlers() | checked(tools, history.handlers())
         self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self._keep)
+        self._questions = CheckQuestions(
+            pulls.groups.clients, pulls.identity, self._config.cluster_name, self._registry
+        )
         self.tell_address(self._host, self._port)
 
     def close(self) -> None:
         """Answer nothing: the log is about to be closed."""
-        self._handlers, self._pulls = {}, None
+        self._handlers, self._pulls, self._questions = {}, None, None
 
     def maintain(self) -> None:
-        """Forget who was silent for long."""
+        """Forget who was silent for long, and do what a replica does that stands in for the master."""
+        now_ms = self._clock.now_ms()
         if self._pulls is not None:
-            self._pulls.maintain(self._clock.now_ms())
+            self._pulls.maintain(now_ms)
+        if self.acting is not None and self._questions is not None:
+            self.acting.maintain(now_ms, self._questions)
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request that a replica may answer; None for any other."""

@@ -17,7 +17,15 @@ from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
 from broker.store.placed import property_value
 from broker.transactions.merging import OutcomeMerge
-from broker.transactions.transactions import COMMITTED, EXPIRED, OUTCOME_NAMES, ROLLED_BACK, Half, Transactions
+from broker.transactions.transactions import (
+    COMMITTED,
+    EXPIRED,
+    OUTCOME_NAMES,
+    ROLLED_BACK,
+    Half,
+    HalfQueue,
+    Transactions,
+)
 from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -29,8 +37,10 @@ from remoting.protocol.records.stored_message import offset_message_id
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from broker.groups.groups import Clients
     from broker.publishing.placement import Placement
+    from broker.requests import BrokerIdentity
     from broker.topics.feature import TopicFeature
     from runtime.metrics import Registry
 
@@ -43,6 +53,52 @@ CHECK_TIMES = b"TRANSACTION_CHECK_TIMES"
 MILLISECONDS = 1_000
 
 
+class CheckQuestions:
+    """Asks producers how their open transactions end."""
+
+    def __init__(self, clients: Clients, identity: BrokerIdentity, cluster_name: str, registry: Registry) -> None:
+        """`clients`: the producers that are connected; `identity`: what the questions name as the broker."""
+        self._clients, self._identity = clients, identity
+        self._origin = origin_of(cluster_name)
+        self._checks = registry.counter(
+            "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
+        )
+
+    def ask(self, halves: HalfQueue, half: Half) -> None:
+        """Send the half message to one of its producers, to another one each time."""
+        producers = [client for client in self._clients.producers_of(half.group) if client.peer.writable]
+        if not producers:
+            self._checks.child("no_producer").value += 1
+            return
+        record = halves.record(half)
+        if record is None:
+            self._checks.child("unreadable").value += 1
+            return
+        half.checks += 1
+        unique = property_value(record, UNIQUE_KEY).decode("utf-8", "replace")
+        host = ipv4_host(self._identity.host, self._identity.port)
+        fields = {
+            "topic": bytes(record.topic).decode("utf-8", "replace"),
+            "tranStateTableOffset": str(half.offset),
+            "commitLogOffset": str(half.position),
+            "msgId": unique,
+            "transactionId": unique,
+            "offsetMsgId": offset_message_id(host, half.position),
+        }
+        counted = (*self._origin, (CHECK_TIMES, b"%d" % half.checks))
+        body = stored_message(record, header_of(record).producer_seq & 0xFFFF, half.offset, host, counted)
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        producer = producers[half.checks % len(producers)]
+        producer.peer.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=body))
+        self._checks.child("asked").value += 1
+
+
+def is_asked(half: Half, config: BrokerConfig, now_ms: int) -> bool:
+    """Whether the producers of an open transaction are asked once more; else it is given up."""
+    age_ms = now_ms - half.stored_ms
+    return half.checks < config.transaction_checks_max and age_ms < config.transaction_age_s_max * MILLISECONDS
+
+
 class TransactionFeature(Feature):
     """What producers ask of transactions, and what they are asked."""
 
@@ -51,8 +107,7 @@ class TransactionFeature(Feature):
     ) -> None:
         config = tools.config
         self._tools = tools
-        self._clients = clients
-        self._origin = origin_of(config.cluster_name)
+        self._questions = CheckQuestions(clients, tools.identity, config.cluster_name, registry)
         self.messages = Transactions(
             tools.store,
             topics.table,
@@ -64,9 +119,6 @@ class TransactionFeature(Feature):
         )
         self.merge = OutcomeMerge(tools, self.messages)
         tools.store.retention.carried.keep(self.messages.keep_from)
-        self._checks = registry.counter(
-            "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
-        )
         self._refused = registry.counter(
             "rocketmq_transaction_decisions_refused_total", "Decisions about transactions that were refused"
         )
@@ -112,9 +164,8 @@ class TransactionFeature(Feature):
                 break
         expired, config = 0, self._tools.config
         for half in self.messages.table.take_due(now_ms, CHECKS_PER_PASS_MAX):
-            age_ms = now_ms - half.stored_ms
-            if half.checks < config.transaction_checks_max and age_ms < config.transaction_age_s_max * MILLISECONDS:
-                self._ask(half)
+            if is_asked(half, config, now_ms):
+                self._questions.ask(self.messages.halves, half)
                 self.messages.table.ask_again(half, now_ms + config.transaction_check_interval_ms)
                 continue
             try:
@@ -128,34 +179,6 @@ class TransactionFeature(Feature):
     def status(self) -> dict[str, int]:
         """How many transactions are open."""
         return {"transactions": len(self.messages.table)}
-
-    def _ask(self, half: Half) -> None:
-        """Send the half message to one of its producers, to another one each time."""
-        producers = [client for client in self._clients.producers_of(half.group) if client.peer.writable]
-        if not producers:
-            self._checks.child("no_producer").value += 1
-            return
-        record = self.messages.halves.record(half)
-        if record is None:
-            self._checks.child("unreadable").value += 1
-            return
-        half.checks += 1
-        tools, unique = self._tools, property_value(record, UNIQUE_KEY).decode("utf-8", "replace")
-        host = ipv4_host(tools.identity.host, tools.identity.port)
-        fields = {
-            "topic": bytes(record.topic).decode("utf-8", "replace"),
-            "tranStateTableOffset": str(half.offset),
-            "commitLogOffset": str(half.position),
-            "msgId": unique,
-            "transactionId": unique,
-            "offsetMsgId": offset_message_id(host, half.position),
-        }
-        counted = (*self._origin, (CHECK_TIMES, b"%d" % half.checks))
-        body = stored_message(record, header_of(record).producer_seq & 0xFFFF, half.offset, host, counted)
-        code = RequestCode.CHECK_TRANSACTION_STATE
-        producer = producers[half.checks % len(producers)]
-        producer.peer.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=body))
-        self._checks.child("asked").value += 1
 
     def _declare(self, registry: Registry) -> None:
         messages = self.messages

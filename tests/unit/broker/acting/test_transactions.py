@@ -12,7 +12,7 @@ from broker.acting.transactions import ActingTransactions
 from broker.app import BrokerApp
 from remoting.client.connection import dial
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from runtime.logs import get_logger
@@ -23,7 +23,7 @@ from tests.unit.broker.acting.test_replica import (
     pair,  # noqa: F401
     until,
 )
-from tests.unit.broker.transactions.test_feature import COMMIT, ROLL_BACK, UNKNOWN, ending, prepare, stored
+from tests.unit.broker.transactions.test_feature import COMMIT, GROUP, ROLL_BACK, UNKNOWN, ending, prepare, stored
 
 
 async def said(app: BrokerApp, decision: Command) -> Command:
@@ -144,6 +144,56 @@ def over(running, directory: Path, authorizer: Authorizer | None = None):
     """What stands in over the log of a running broker, a peer of it, and its journal."""
     journal = ActingJournal(directory, get_logger("test"))
     transactions = ActingTransactions(
-        journal, lambda: running.store, authorizer or Authorizer(), check_after_ms=lambda: 6_000, log=get_logger("test")
+        journal, lambda: running.store, authorizer or Authorizer(), running.config, get_logger("test")
     )
     return transactions, _Peer(), journal
+
+
+async def test_a_producer_is_asked_once_it_is_late_and_its_answer_counts(pair: ElectingPair) -> None:  # noqa: F811
+    """The producer is connected to the replica, which it takes for the master."""
+    late, ended = await halves(pair, 2)
+    _number, left = await left_alone(pair)
+    await said(left, ending(ended, COMMIT))
+    connection = await dial(f"127.0.0.1:{left.port}")
+    asked: list[Command] = []
+    connection.on_push(asked.append)
+    body = b'{"clientID":"payer@1","producerDataSet":[{"groupName":"%s"}]}' % GROUP.encode()
+    assert (await connection.request(Command(RequestCode.HEART_BEAT, body=body))).code == ResponseCode.SUCCESS
+    reads, config = left._member._reads, left.config
+    now_ms = reads._clock.now_ms()
+    late_ms = now_ms + 10 * config.transaction_check_interval_ms
+    for at_ms in (late_ms, late_ms + 1, late_ms + config.transaction_check_interval_ms):
+        await until(acting(left).presence.acts)
+        acting(left).maintain(at_ms, reads._questions)
+    await until(lambda: len(asked) == 2)
+    assert {command.code for command in asked} == {RequestCode.CHECK_TRANSACTION_STATE}
+    assert {command.fields["tranStateTableOffset"] for command in asked} == {late.fields["queueOffset"]}
+    answer = ending(late, ROLL_BACK, commitLogOffset=asked[0].fields["commitLogOffset"])
+    assert (await said(left, answer)).code == ResponseCode.SUCCESS
+    acting(left).maintain(late_ms + 20 * config.transaction_check_interval_ms, reads._questions)
+    await connection.close()
+    assert len(asked) == 2
+    assert len(acting(left).journal.of(TRANSACTIONS)) == 2
+
+
+async def test_what_a_master_would_give_up_waits_for_one(running, tmp_path: Path) -> None:
+    transactions, _peer, journal = over(running, tmp_path)
+    await prepare(running.connect())
+    questions = Questions()
+    config, now_ms = running.config, running.clock.now_ms() + running.config.transaction_check_after_ms
+    for number in range(config.transaction_checks_max + 3):
+        transactions.maintain(now_ms + number * config.transaction_check_interval_ms, questions)
+    assert questions.asked == config.transaction_checks_max
+    assert running.broker.transactions.messages.halves.topic_of(0) == "orders", "it is pending"
+    assert not len(journal)
+
+
+class Questions:
+    """Counts questions instead of asking."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self, _halves, half) -> None:
+        self.asked += 1
+        half.checks += 1
