@@ -246,6 +246,7 @@ class BrokerParts:
         """Request code -> what takes over the body of such a request: what was kept while a replica stood in for the
         master. It returns the log position to wait for."""
         return {
+            RequestCode.MERGE_ESCAPED: self.delayed.merge.take,
             RequestCode.MERGE_OFFSETS: self.groups.merge.take,
             RequestCode.MERGE_TRANSACTIONS: self.transactions.merge.take,
             RequestCode.MERGE_LOCKS: self.groups.locks.take,

@@ -107,6 +107,11 @@ class ActingJournal:
     def __len__(self) -> int:
         return sum(map(len, self._entries.values()))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another key."""
+        return len(self) + len(self._waiting) >= ENTRIES_MAX
+
     def of(self, kind: EntryKind) -> Mapping[Key, Value]:
         """What a master has to be told of this kind."""
         return self._entries[kind.name]
@@ -123,7 +128,7 @@ class ActingJournal:
         line = encode_line(kind, key, value)
         if len(line) > LINE_BYTES_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the names in it exceed {LINE_BYTES_MAX} bytes")
-        if key not in self.of(kind) and len(self) + len(self._waiting) >= ENTRIES_MAX:
+        if key not in self.of(kind) and self.is_full:
             self.refused += 1
             if self.refused == 1:
                 self._log.warning("acting_journal_full", entries=ENTRIES_MAX)

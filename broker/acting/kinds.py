@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from broker.delayed import merging as escapes
 from broker.groups import locks
 from broker.groups import merging as offsets
 from broker.transactions import merging as transactions
@@ -56,9 +57,13 @@ LOCKS = EntryKind("lock", Code.MERGE_LOCKS, locks.Item, 3, lambda one, other: ma
 """(group, topic, queue index) -> (token, client id): the larger token counts, and of one token that it was given up."""
 
 
+ESCAPES = EntryKind("escape", Code.MERGE_ESCAPED, escapes.Item, 2, lambda earlier, _later: earlier)
+"""(start of the bucket, offset) -> (due time, log position) of a delayed message that another group has."""
+
+
 def _of_lock(value: Value) -> tuple[int, bool]:
     token, client_id = value
     return token, not client_id
 
 
-KINDS = {kind.name: kind for kind in (OFFSETS, TRANSACTIONS, LOCKS)}
+KINDS = {kind.name: kind for kind in (ESCAPES, OFFSETS, TRANSACTIONS, LOCKS)}

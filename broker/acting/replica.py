@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.acting.escape import EscapeBridge
 from broker.acting.hand_over import HandOver, Merge
 from broker.acting.journal import ActingJournal
 from broker.acting.locks import ActingLocks
@@ -73,14 +74,22 @@ class ActingReplica:
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
         )  # fmt: skip
+        self._escape = EscapeBridge(
+            config, self.journal, controllers, store=store, acts=self.presence.acts, now_ms=clock.now_ms, dial=connect,
+            log=log,
+        )  # fmt: skip
+        self._escapes = config.replication.escape
         self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)
 
     def start(self) -> None:
         """Begin to be present."""
         self.presence.start()
+        if self._escapes:
+            self._escape.start()
 
     async def stop(self) -> None:
         """Be present no more."""
+        await self._escape.stop()
         await self.presence.stop()
         self._locks.cancel()
         await self._hand_over.stop()

@@ -10,8 +10,8 @@ last `mark_seen` before which everything added has been seen (`_horizon`).
     value          i64 mark due | i64 mark offset | i64 floor | i64 delivered records at or above the floor
 
 A recalled message keeps its place in that order and is dropped there: the offsets of those not yet passed are in
-`recalled`, each with a state record of its own (key "start/offset", value empty, or M for one that waits for another
-time now), which goes in the group that passes it.
+`recalled`, each with a state record of its own (key "start/offset", value empty, M for one that waits for another time
+now, or E for one that a replica delivered elsewhere), which goes in the group that passes it.
 
 Memory: `KEPT_MAX` entries of 24 bytes, each a key and the log position of its record; of those that do not fit, the
 bucket keeps the smallest and reads the queue again when that is next. Invariant: keys leave `take` in rising order,
@@ -49,7 +49,7 @@ Entries = Waiting
 NOTHING: Key = (-1, -1)
 _ENDLESS: Key = (2**63 - 1, 2**63 - 1)
 """A key above all others."""
-RECALLED, RESCHEDULED = b"", b"M"
+RECALLED, RESCHEDULED, ESCAPED = b"", b"M", b"E"
 """Values of the state records of messages that will not be delivered where they wait."""
 _VALUE = struct.Struct("<qqqq")
 
@@ -73,7 +73,7 @@ class DelayBucket:
         self.delivered: int = delivered
         """Records at or above the floor that were passed: delivered, given up or dropped."""
         self.recalled = dict(recalled or {})
-        """Offset -> `RECALLED` or `RESCHEDULED`, of messages that delivery has not passed yet."""
+        """Offset -> `RECALLED`, `RESCHEDULED` or `ESCAPED`, of messages that delivery has not passed yet."""
         self.cursor: int | None = None
         self._heap = native.core.make_due_heap()
         self._beyond: Key | None = None

@@ -76,6 +76,8 @@ class DelayCounts:
     """Appended again before retention reached them."""
     recalled: int = 0
     rescheduled: int = 0
+    escaped: int = 0
+    """Delivered elsewhere by a replica that stood in for the master."""
     refused: dict[str, int] = field(default_factory=dict)
     """Messages that were not accepted, by reason."""
 
@@ -246,19 +248,21 @@ class Delayed:
             times.append(later_ms - NEAR_MS)
         return min(times, default=None)
 
-    def recall(self, bucket: DelayBucket, key: Key) -> int:
-        """Drop the message that waits there; returns the log position to confirm before that is acknowledged.
+    def drop(self, bucket: DelayBucket, key: Key, why: bytes) -> int:
+        """Pass over the message that waits there; returns the log position to confirm before that is acknowledged.
 
-        Raises:
-            StoreError: it still waits.
+        `why`: `RECALLED`, or `ESCAPED` for one that was delivered elsewhere. Raises StoreError: it still waits.
         """
         due_ms, offset = key
         assert bucket.is_waiting(key), key
-        end = self._store.append(changes=[recall_change(bucket, offset, RECALLED)]).end_position
-        bucket.recalled[offset] = RECALLED
+        end = self._store.append(changes=[recall_change(bucket, offset, why)]).end_position
+        bucket.recalled[offset] = why
         self.seconds.add(due_ms, -1)
         self.waiting -= 1
-        self.counts.recalled += 1
+        if why == RECALLED:
+            self.counts.recalled += 1
+        else:
+            self.counts.escaped += 1
         return end
 
     def reschedule(self, bucket: DelayBucket, key: Key, image: bytes, due_ms: int, now_ms: int) -> Rescheduled:

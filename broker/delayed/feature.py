@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.delayed.delayed import CONGESTED, LATENESS_S, TOO_FAR, TOO_MANY, WITHIN, Delayed, DelayLimits
 from broker.delayed.listing import TimerRequests
+from broker.delayed.merging import EscapeMerge
 from broker.delayed.recall import MessageFinder, RecallHandles, RecallRequests
 from broker.requests import Feature, RequestTools
 from remoting.native.contracts import Times
@@ -79,6 +80,8 @@ PAUSE_S_MAX = 1.0
 PAUSE_S_MIN = 0.005
 """Shortest sleep while something is due that cannot be delivered yet."""
 RETRY_S = 1.0
+HOLD_S = 3.0
+"""How long a new master delivers nothing where a replica may have: it learns meanwhile what that was."""
 COUNTED_PER_PASS = 5_000
 """Records that waited at the start and are counted by second in one pass of upkeep."""
 
@@ -95,10 +98,12 @@ class DelayTimer:
         self._timer: asyncio.Handle | None = None
         self._soon = False
         self._stopped = True
+        self._held_until_ns = 0
 
-    def start(self) -> None:
-        """Begin; what became due while the broker was down is delivered first."""
+    def start(self, hold_s: float) -> None:
+        """Begin after `hold_s`; what became due while the broker was down is delivered first."""
         self._stopped = False
+        self._held_until_ns = self._clock.monotonic_ns() + int(hold_s * 1e9)
         self._plan(0)
 
     def stop(self) -> None:
@@ -124,6 +129,10 @@ class DelayTimer:
         if self._stopped:
             return
         self._soon = False
+        held_s = (self._held_until_ns - self._clock.monotonic_ns()) / 1e9
+        if held_s > 0:
+            self._plan(min(held_s, PAUSE_S_MAX))
+            return
         now_ms = self._clock.now_ms()
         try:
             self._appender.flush()
@@ -173,12 +182,13 @@ class DelayedFeature(Feature):
         """What producers get to recall their messages by."""
         finder = MessageFinder(tools, self.messages, registry)
         self.recalls = RecallRequests(tools, self.messages, topics.table, finder, registry)
+        self.merge = EscapeMerge(tools, self.messages)
         self._listing = TimerRequests(tools, self.messages, finder)
         declare_metrics(registry, self.messages)
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler: RECALL_MESSAGE, RESCHEDULE_MESSAGE and TIMERS."""
-        return self.recalls.handlers() | self._listing.handlers()
+        """Request code -> handler: RECALL_MESSAGE, RESCHEDULE_MESSAGE, TIMERS, MERGE_ESCAPED."""
+        return self.recalls.handlers() | self._listing.handlers() | self.merge.handlers()
 
     def configure(self) -> None:
         """Take over what may wait."""
@@ -192,7 +202,8 @@ class DelayedFeature(Feature):
 
     def start(self) -> None:
         """Begin to deliver; what became due while the broker was down is delivered first."""
-        self._timer.start()
+        settings = self._config.replication
+        self._timer.start(HOLD_S if settings.enabled and settings.escape else 0)
 
     def stop(self) -> None:
         """Stop delivering."""
@@ -235,6 +246,11 @@ def declare_metrics(registry: Registry, messages: Delayed) -> None:
         "rocketmq_delayed_second_messages_max",
         "Messages due in the second in which most are due",
         function=lambda: messages.seconds.fullest()[1],
+    )
+    counter(
+        "rocketmq_delayed_escaped_messages_total",
+        "Delayed messages passed over since the start because a replica delivered them to another group",
+        function=lambda: messages.counts.escaped,
     )
     refused = counter(
         "rocketmq_delayed_refused_messages_total", "Messages refused because of the time they named", ("reason",)

@@ -229,7 +229,7 @@ class RecallRequests:
         if bucket.recalled.get(offset) == RECALLED:
             return self._tools.store.end_position
         if bucket.is_waiting(key := (bucket.due_ms(record), offset)):
-            return self._messages.recall(bucket, key)
+            return self._messages.drop(bucket, key, RECALLED)
         raise not_waiting()
 
     def _reschedule(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:

@@ -15,6 +15,7 @@ OUTCOMES = st.tuples(NUMBERS, NAMES, st.sampled_from("CR"))
 VALUES = {
     "offset": (st.tuples(NAMES, NAMES, NUMBERS), st.tuples(NUMBERS)),
     "transaction": (st.tuples(NUMBERS), OUTCOMES),
+    "escape": (st.tuples(NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS)),
     "lock": (
         st.tuples(NAMES, NAMES, NUMBERS),
         st.builds(lambda token, kept: (token, f"c{token}" * kept), NUMBERS, st.booleans()),

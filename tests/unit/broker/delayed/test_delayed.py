@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.delayed import delayed as room
-from broker.delayed.buckets import BUCKET_MS, NEAR_MS
+from broker.delayed.buckets import BUCKET_MS, NEAR_MS, RECALLED
 from broker.delayed.delayed import GRACE_MS, LATENESS_S, Delayed, DelayLimits
 from broker.publishing.placement import Placement, QueueChoice
 from broker.store.errors import StoreFull
@@ -156,7 +156,7 @@ def test_a_full_second_accepts_no_more(bench) -> None:
     world.put(b"y", 6_000)
     assert world.delayed.numbers(START)["fullest_second"] == {"second_ms": START + 5_000, "messages": 2}
     bucket = world.delayed.buckets.find(START + 5_100)
-    world.delayed.recall(bucket, (START + 5_100, 0))
+    world.delayed.drop(bucket, (START + 5_100, 0), RECALLED)
     world.put(b"y", 5_900)
 
 
@@ -167,7 +167,7 @@ def test_seconds_are_counted_again_after_a_restart(bench, monkeypatch: pytest.Mo
     for number in range(5):
         world.put(b"x", 5_000 + number)
     world.put(b"far", 3 * BUCKET_MS)
-    world.delayed.recall(world.delayed.buckets.find(START), (START + 5_001, 1))
+    world.delayed.drop(world.delayed.buckets.find(START), (START + 5_001, 1), RECALLED)
     world.bench.settle()
     world.restart()
     assert world.delayed.seconds.fullest() == (0, 0)
