@@ -22,6 +22,7 @@ from runtime.logs import get_logger
 from tests.unit.broker.acting.test_replica import (
     ElectingPair,
     acting,
+    at_master,
     left_alone,
     pair,  # noqa: F401
     prepare,
@@ -57,7 +58,7 @@ async def test_owners_go_on_through_the_masters_death_and_return(pair: ElectingP
     master = pair.master()
     assert master is not None
     master.broker.topics.table.ensure("u", 3)
-    locked = tokens(await asked_of_master(master.port, asking("a", 0, 1, topic="u")))
+    locked = tokens(await at_master(pair, lambda master: asked_of_master(master.port, asking("a", 0, 1, topic="u"))))
     end = master._member.store.end_position
     await until(lambda: all(app._member.log_state().confirm >= end for app in pair.brokers.values()))
     number, left = await left_alone(pair)
@@ -77,10 +78,10 @@ async def test_owners_go_on_through_the_masters_death_and_return(pair: ElectingP
     await pair.add(3 - number)
     await until(pair.master)
     await until(lambda: not (pair.directory / f"broker-{number}" / FILE_NAME).exists())
-    master = pair.master()
-    assert master is not None
-    assert tokens(await ask(master.port, asking("b", 0, 1, 2, topic="u"))) == taken
-    assert tokens(await ask(master.port, asking("a", 0, 1, 2, topic="u"))) == {0: locked[0]}
+    last = await at_master(pair, lambda master: ask(master.port, asking("b", 0, 1, 2, topic="u")))
+    assert tokens(last) == taken
+    last = await at_master(pair, lambda master: ask(master.port, asking("a", 0, 1, 2, topic="u")))
+    assert tokens(last) == {0: locked[0]}
 
 
 async def asked_of_master(port: int, command: Command) -> Command:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -19,9 +20,11 @@ from controller.name_server.state import RemoveTopic
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.transport.failures import ConnectionLost, RequestTimeout
 from tests.support.ports import free_port
 from tests.unit.broker.roles.cluster import DEADLINE_S, STORE, Cluster, until
 
+Answer = TypeVar("Answer")
 QUEUE = {"consumerGroup": "g", "topic": "t", "queueId": "0"}
 
 
@@ -73,6 +76,19 @@ async def ask(app: BrokerApp, code: int, **fields: str) -> Command:
         return await connection.request(Command(code, fields=QUEUE | fields), 5_000)
     finally:
         await connection.close()
+
+
+async def at_master(pair: ElectingPair, call: Callable[[BrokerApp], Awaitable[Answer]]) -> Answer:
+    """What a call of the master returns; it begins again where the master changes under it, as on a slow machine."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            await until(pair.master)
+            master = pair.master()
+            try:
+                if master is not None:
+                    return await call(master)
+            except (ConnectionLost, RequestTimeout):
+                await asyncio.sleep(0.01)
 
 
 async def served(app: BrokerApp, code: int, **fields: str) -> Command:

@@ -19,6 +19,7 @@ from runtime.logs import get_logger
 from tests.unit.broker.acting.test_replica import (
     ElectingPair,
     acting,
+    at_master,
     left_alone,
     pair,  # noqa: F401
     until,
@@ -66,13 +67,18 @@ async def test_an_outcome_is_the_next_masters(pair: ElectingPair) -> None:  # no
     await pair.add(3 - number)
     await until(pair.master)
     await until(lambda: not (pair.directory / f"broker-{number}" / FILE_NAME).exists())
-    master = pair.master()
-    assert master is not None
-    connection = await dial(f"127.0.0.1:{master.port}")
-    assert [message.body for message in await stored(connection)] == [b"paid"]
-    assert master.broker.transactions.status() == {"transactions": 1}
-    assert (await connection.request(ending(rolled_back, COMMIT))).code == ResponseCode.TRANSACTION_FAILED
-    await connection.close()
+
+    async def shown(master: BrokerApp) -> tuple[list[bytes], dict[str, int], int]:
+        connection = await dial(f"127.0.0.1:{master.port}")
+        try:
+            found = [message.body for message in await stored(connection)]
+            code = (await connection.request(ending(rolled_back, COMMIT), 5_000)).code
+            return found, master.broker.transactions.status(), code
+        finally:
+            await connection.close()
+
+    found, status, code = await at_master(pair, shown)
+    assert (found, status, code) == ([b"paid"], {"transactions": 1}, ResponseCode.TRANSACTION_FAILED)
 
 
 @pytest.mark.parametrize(
