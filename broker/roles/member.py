@@ -421,9 +421,8 @@ class GroupMember:
         assert store is not None
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
-            self.config, self.manager.steps.broker_id, view, store, self.replicas.streams, self.manager.alter,
-            self._log, damaged=self.manager.lost_something, group_size=self.manager.group_size,
-            pauses=self.manager.pauses, doubtful=self.gate.doubt, majority=self.manager.majority(view.epoch),
+            self.config, self.manager.steps.broker_id, view, store, self.replicas.streams, self.manager, self._log,
+            pauses=self.manager.pauses, doubt=self.gate.doubt,
         )  # fmt: skip
         self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)
         serving.tell_address(self.clients.host, self.clients.port)

@@ -280,8 +280,6 @@ class ReplicasManager:
         command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields=to_fields(header), body=body)
         answer = await self.controllers.ask(command)
         if answer.code != 0:
-            self.steps.ask_now(self._now())
-            self._woken.set()
             raise refusal(answer)
         decided = decode_body(answer.body, SyncStateSetBody)
         view = self.steps.view

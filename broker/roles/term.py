@@ -1,30 +1,51 @@
-"""One master's time in office: the rules it leads by, what it begins with towards its replicas, and how that ends.
+"""One master's time in office: the rules it leads by, what it does towards its replicas, and how that ends.
 
     rules   who is in sync at first, from where on its epoch counts, when a message is acknowledged
     begin   the former master counts as absent, replicas are served, the first record of an elected master, doubts
-    end     no doubts, no replicas
+    check   twice soon after the begin, then at intervals; at once when a replica has caught up, or has been gone for
+            so long that it counts as absent: propose another set in sync, confirm, resign where the log is damaged
+    end     no doubts, no replicas, no checks
 
-Invariant: nothing of the epoch is confirmed before replicas are served by its rules. Loop rule: the loop's thread.
-Pure: the world is that of `ReplicaStreams`, and the log one that is led, so the simulation runs this code.
+Invariants: nothing of the epoch is confirmed before replicas are served by its rules; each proposal is handed over
+once, and none while another one is open; a master resigns once, and only where another broker in sync has all that is
+confirmed. Loop rule: the loop's thread. Pure: the world is that of `ReplicaStreams`, its timers too, and the log one
+that is led, so the simulation runs this code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from broker.replication.host import ServedLog
-from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
+from broker.replication.host import ServedLog, WrittenLog
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.steps import KnownGroup, PauseWatch
 from broker.roles.sync_set import SyncSetKeeper
 from broker.store.state.state_kinds import MASTER_EPOCH, StateChange
 
+TICKS = 10
+"""Looks at the clock within the shortest pause that counts."""
+FIRST_CHECK_S = 0.02
+"""A new master checks the set after this time at first, and then when who has not come counts as absent: a member that
+died with the former master leaves the set as soon as it may."""
+
 
 class LedLog(ServedLog, Protocol):
     """A log that is open for the epoch of its master."""
+
+    @property
+    def quarantined(self) -> Sequence[object]:
+        """Its damaged ranges."""
+        ...
+
+    @property
+    def replica(self) -> WrittenLog:
+        """Its bytes, epochs and first damage."""
+        ...
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append changes of durable state as one record; where it stands."""
@@ -60,6 +81,26 @@ class TermRules:
         )
 
 
+class TermOwner(Protocol):
+    """The broker that is the master, as its term needs it."""
+
+    def propose(self, proposal: Proposal) -> None:
+        """Ask the controllers for this set, once; `learn`, `refused` or `unanswered` of the term says what came."""
+        ...
+
+    def ask_again(self) -> None:
+        """The controllers have refused: there may be another master."""
+        ...
+
+    def doubt(self) -> None:
+        """Another broker may be the master by now: what waits gets no answer."""
+        ...
+
+    def resign(self) -> None:
+        """The log is damaged: let another broker be the master."""
+        ...
+
+
 class MasterTerm:
     """Of one master in one epoch."""
 
@@ -69,28 +110,42 @@ class MasterTerm:
         store: LedLog,
         streams: ReplicaStreams,
         pauses: PauseWatch,
+        owner: TermOwner,
         log: Any,
         *,
-        doubtful: Callable[[], None],
+        interval_ms: int,
     ) -> None:
-        """`doubtful` is called when it may have been replaced because it stood still."""
+        """`interval_ms`: between two checks while nothing happens."""
         self.leader = leader
         self.in_sync = SyncSetKeeper(leader, streams, log)
-        self._store, self._streams, self._pauses, self._doubtful = store, streams, pauses, doubtful
+        self._store, self._streams, self._pauses, self._owner, self._log = store, streams, pauses, owner, log
+        self._later, self._soon = streams.host.later, streams.host.soon
+        self._intervals_s = [interval_ms / 1_000]
+        """Before the next checks, the last one first; the first one stays."""
+        self._wait = 0
+        """The number of the pause before the next check."""
+        self._is_due = self._has_resigned = self._is_over = False
 
     def begin(self, former: int | None) -> None:
         """Serve replicas; `former` was the master before: no other one would have been elected if it were there."""
-        leader = self.leader
+        leader, streams = self.leader, self._streams
         if former is not None:
             leader.presume_absent(former)
-        self._streams.lead(leader, self._store)
+        streams.lead(leader, self._store)
         if leader.majority is not None:
             # Nothing older is confirmed before this is: the first record of the epoch, which changes no state.
             self._store.append_state([StateChange(MASTER_EPOCH, b"", None)])
         self._pauses.lead(leader, self._in_doubt)
+        streams.on_gone = lambda absence_ms: self._later(absence_ms / 1_000, self.due)
+        streams.on_caught_up = self.due
+        interval_s = self._intervals_s[0]
+        self._intervals_s += [min(leader.settings.absence_ms / 1_000, interval_s), min(FIRST_CHECK_S, interval_s)]
+        self._rest()
+        self._later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
 
     def end(self) -> None:
         """Confirm nothing more."""
+        self._is_over = True
         self._pauses.lead(None)
         self._streams.step_down("this broker is not the master any more")
 
@@ -98,7 +153,88 @@ class MasterTerm:
         """Whether another broker in sync follows, which can be the master instead."""
         return any(each.broker in self.leader.members.committed for each in self.leader.replicas())
 
+    # -- what the controllers say --------------------------------------------------------------------------------------
+
+    def learn(self, view: KnownGroup) -> bool:
+        """They have committed a set; False when it is not news."""
+        if self._is_over:
+            return False
+        is_news = self.in_sync.learn(view)
+        self._decided()
+        return is_news
+
+    def refused(self, proposal: Proposal, code: int, remark: str) -> None:
+        """The one that leads has answered with an error."""
+        if not self._is_over:
+            self.in_sync.refused(proposal, code, remark)
+            self._owner.ask_again()
+            self._decided()
+
+    def unanswered(self, proposal: Proposal, why: str) -> None:
+        """Nobody knows what became of the proposal."""
+        if not self._is_over:
+            self.in_sync.unanswered(proposal, why)
+            self._decided()
+
+    def _decided(self) -> None:
+        """What became due while a proposal was open is done now."""
+        if self._is_due:
+            self._soon(self._check_if_due)
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def due(self) -> None:
+        """Somebody has gone, or has caught up: check when the present turn ends."""
+        if not self._is_due:
+            self._is_due = True
+            self._soon(self._check_if_due)
+
+    def _check_if_due(self) -> None:
+        if self._is_due and self.leader.members.open is None:
+            self._check()
+
+    def _rest(self) -> None:
+        """Check after a pause, if nothing happens before."""
+        self._wait += 1
+        interval_s = self._intervals_s.pop() if len(self._intervals_s) > 1 else self._intervals_s[0]
+        self._later(interval_s, partial(self._rested, self._wait))
+
+    def _rested(self, wait: int) -> None:
+        if wait == self._wait:
+            self._check()
+
+    def _check(self) -> None:
+        if self._is_over:
+            return
+        self._is_due = self._is_due and self.leader.members.open is not None
+        proposal = self.in_sync.check(self._store.positions.kept)
+        if proposal is not None:
+            self._owner.propose(proposal)
+        self._streams.confirm()
+        self._check_damage()
+        self._rest()
+
+    def _check_damage(self) -> None:
+        """Let another broker be the master of a log that is damaged here, if one has all that is confirmed."""
+        leader, store = self.leader, self._store
+        if self._has_resigned or not store.quarantined:
+            return
+        committed, confirm = leader.members.committed, leader.confirm_position
+        if any(each.broker in committed and each.acknowledged >= confirm for each in leader.replicas()):
+            self._has_resigned = True
+            self._log.error("master_log_damaged", position=store.replica.sound_end, end=store.end_position)
+            self._owner.resign()
+
+    # -- doubts --------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._is_over:
+            return
+        if self._pauses.tick():
+            self._log.info("still_the_master", by="members in sync", epoch=self.leader.epoch)
+        self._later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
+
     def _in_doubt(self) -> None:
         """Waiting requests get no answer, and what members sent before proves nothing."""
-        self._doubtful()
+        self._owner.doubt()
         self.in_sync.in_doubt()

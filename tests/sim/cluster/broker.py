@@ -15,19 +15,19 @@ from broker.replication.epochs import Epochs
 from broker.replication.follower import Follower
 from broker.replication.frames import NONCE_BYTES
 from broker.replication.host import StreamHost
-from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
+from broker.replication.leader import Acknowledge, Leader, SyncStateSet
 from broker.replication.log_following import LogFollowing
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
 from broker.roles.group_node import GroupNode, Start, StoodStill
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
-from broker.roles.term import TermRules
+from broker.roles.term import MasterTerm, TermRules
 from broker.store.index.reader import Reader
-from controller.replicas.group import AlterSyncStateSet, GroupView, Live, RegisterReplica
-from tests.sim.cluster.asking import LOST, Asking, known
+from controller.replicas.group import GroupView, Live, RegisterReplica
+from tests.sim.cluster.asking import Asking
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Leave
+from tests.sim.cluster.controllers import CLUSTER, GROUP, Leave
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
 from tests.sim.cluster.leading import Leading, ReplicaSide
@@ -65,6 +65,7 @@ class Build:
     """Logs are the shipped store's, on simulated disks, instead of models."""
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
     """Leaves something out of the shipped store."""
+    term: type[MasterTerm] = MasterTerm
 
 
 @dataclass(slots=True)
@@ -278,8 +279,6 @@ class Broker(Node):
         if self._ticks % BEAT_TICKS == 0:
             self.beat()
         self.streams.tick()
-        if self.leading is not None:
-            self.leading.tick()
         self.keep_up()
         self.after(self.cluster.pace.tick_ms, self._tick)
 
@@ -321,31 +320,6 @@ class Broker(Node):
     def superseded(self, _epoch: int) -> None:
         """A peer knows of a newer epoch."""
         self.asking.again()
-
-    def propose(self, leading: Leading, proposal: Proposal) -> None:
-        """1001, sent once; without an answer its members stay required."""
-
-        def answered(code: int, view: GroupView | None) -> None:
-            if self.leading is not leading:
-                return
-            if code == 0 and view is not None:
-                leading.in_sync.learn(known(view))
-            elif code == NOT_LEADER and "believes-former-leaders" in self.flags:
-                leading.core.members.refused(proposal)
-                self.streams.confirm()
-            elif code in (LOST, NOT_LEADER):
-                # A former leader's duplicate may have reached one that committed it and could not answer.
-                leading.in_sync.unanswered(proposal, "no answer")
-            else:
-                leading.in_sync.refused(proposal, code, f"code {code}")
-                self.asking.again()
-
-        core = leading.core
-        command = AlterSyncStateSet(
-            GROUP, self.ident, core.epoch, proposal.base_epoch, tuple(sorted(proposal.members)), ()
-        )
-        self.world.tell(self.name, f"proposes {sorted(proposal.members)} at {proposal.base_epoch}")
-        self.asking.ask(command, answered)
 
     # -- roles --------------------------------------------------------------------------------------------------------
 

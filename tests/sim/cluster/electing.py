@@ -128,8 +128,6 @@ class ElectingBroker(Broker):
         self.elector.tick(now_ms, may_stand=self.admission.admitted and self.may_stand)
         self._settle()
         self.streams.tick()
-        if self.leading is not None:
-            self.leading.tick()
         self.keep_up()
         self.after(self.cluster.pace.tick_ms / 2, self._tick)
 

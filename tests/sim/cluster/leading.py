@@ -1,4 +1,4 @@
-"""A broker as master: take messages, wait for the replicas, ask the controllers for another SyncStateSet.
+"""A broker as master: take messages, and carry out what the shipped `MasterTerm` decides.
 
 Replicas are served by the shipped `ReplicaStreams`, over the simulated network and the model log.
 """
@@ -9,15 +9,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.replication.leader import Leader
+from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
-from broker.roles.term import MasterTerm
+from controller.replicas.group import AlterSyncStateSet, GroupView
+from tests.sim.cluster.asking import LOST, known
+from tests.sim.cluster.controllers import GROUP, NOT_LEADER
 from tests.sim.cluster.network import Side, Stream
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
 
-CHECK_TICKS = 2
 Answered = Callable[[bool], None]
 
 
@@ -27,15 +28,15 @@ class Leading:
     def __init__(self, broker: Broker, core: Leader) -> None:
         self.broker, self.core = broker, core
         self._waiting: deque[tuple[int, Answered]] = deque()
-        self._ticks = 0
         self.is_held = False
         """Whether it is being handed over: nothing new is begun."""
         assert broker.opened is not None
         self._opened = broker.opened
-        self.term = MasterTerm(
-            core, self._opened, broker.streams, broker.pauses, broker.host.log, doubtful=lambda: None
-        )
-        self.in_sync = self.term.in_sync
+        self.term = broker.cluster.build.term(
+            core, self._opened, broker.streams, broker.pauses, self, broker.host.log,
+            interval_ms=broker.cluster.pace.check_ms,
+        )  # fmt: skip
+        self.ask_again = broker.asking.again
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
@@ -69,16 +70,34 @@ class Leading:
         """Whether readers get answers."""
         return self.broker.pauses.may_answer()
 
-    def tick(self) -> None:
-        """Whether it may answer, and which replicas are in sync."""
-        if self.broker.pauses.tick():
-            self.broker.world.tell(self.broker.name, "answers again, by its members")
-        self._ticks += 1
-        if self._ticks % CHECK_TICKS == 0:
-            proposal = self.in_sync.check(self._opened.kept)
-            if proposal is not None:
-                self.broker.propose(self, proposal)
-            self.broker.streams.confirm()
+    def propose(self, proposal: Proposal) -> None:
+        """1001."""
+        broker, core, term = self.broker, self.core, self.term
+
+        def answered(code: int, view: GroupView | None) -> None:
+            if code == 0 and view is not None:
+                term.learn(known(view))
+            elif code == NOT_LEADER and "believes-former-leaders" in broker.flags:
+                core.members.refused(proposal)
+                broker.streams.confirm()
+            elif code in (LOST, NOT_LEADER):
+                # A former leader's duplicate may have reached one that committed it and could not answer.
+                term.unanswered(proposal, "no answer")
+            else:
+                term.refused(proposal, code, f"code {code}")
+
+        command = AlterSyncStateSet(
+            GROUP, broker.ident, core.epoch, proposal.base_epoch, tuple(sorted(proposal.members)), ()
+        )
+        broker.world.tell(broker.name, f"proposes {sorted(proposal.members)} at {proposal.base_epoch}")
+        broker.asking.ask(command, answered)
+
+    def doubt(self) -> None:
+        """Readers ask before they get an answer."""
+
+    def resign(self) -> None:
+        """No log is damaged here."""
+        raise AssertionError(self.broker.name)
 
     def give_up(self) -> None:
         """Waiting clients do not learn what becomes of their messages."""

@@ -24,6 +24,8 @@ class Pace:
     live_ms: int = 2_000
     scan_ms: float = 200.0
     leaderless_ms: float = 400.0
+    check_ms: int = 500
+    """Between two checks of a master while nothing happens."""
     faults_ticks: int = 28
     settings: LeaderSettings = _SETTINGS
 
@@ -41,6 +43,7 @@ STORM = Pace(
     live_ms=350,
     scan_ms=40.0,
     leaderless_ms=100.0,
+    check_ms=120,
     faults_ticks=60,
     settings=LeaderSettings(
         window_bytes=400, part_bytes=100, small_bytes=60, heartbeat_ms=120, silence_ms=500, lag_ms=600, absence_ms=200

@@ -118,7 +118,7 @@ class Roles:
                 broker.cluster.judge.announced(broker)
             case Learn(view):
                 assert broker.leading is not None
-                broker.leading.in_sync.learn(view)
+                broker.leading.term.learn(view)
             case Expect() | FollowMaster() | FenceOff():
                 self._stream(action)
             case CloseLog():

@@ -162,7 +162,7 @@ def doubt_ends(story: Story) -> None:
     story.settle(1, 2)
     master, joiner = story.master, story.broker(3)
     joiner.start()
-    story.until(lambda: joiner.following is not None)
+    story.until(lambda: not joiner.is_fenced)
     for node in story.controllers.nodes:
         story.network.cut.add((master.name, node.name))
     assert master.leading is not None

@@ -27,15 +27,25 @@ class Group:
         self.server = HaServer(SystemClock(), LOG, keys={}, open_to_all=False, superseded=lambda _epoch: None)
         self.asked: list[frozenset[int]] = []
         self.outcomes: list[Exception] = []
+        self.asked_again = 0
         self.set_epoch = 1
         self.master = MasterOfGroup(
             config, 1, KnownGroup(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server.streams,
-            self.alter, LOG, group_size=self.group_size,
-            pauses=PauseWatch(1_000, self.server.streams.now_ms, lambda _paused_ms: None),
+            self, LOG, pauses=PauseWatch(1_000, self.server.streams.now_ms, lambda _paused_ms: None),
+            doubt=lambda: None,
         )  # fmt: skip
 
     async def group_size(self) -> int:
         return 3
+
+    def majority(self, _epoch: int) -> None:
+        return
+
+    def ask_again(self) -> None:
+        self.asked_again += 1
+
+    def lost_something(self) -> None:
+        raise AssertionError("no log is damaged")
 
     async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
         self.asked.append(members)
@@ -101,6 +111,7 @@ async def test_a_refusal_and_no_answer_are_distinguished(tmp_path: Path) -> None
     replica = Replica(tmp_path / "2", 2, address, 3)
     await until(lambda: group.master.leader.members.committed == {1, 2})
     assert group.asked == [{1, 2}] * 3
+    assert group.asked_again == 1, "who refuses may know of another master"
     await replica.stop()
     await group.stop()
 

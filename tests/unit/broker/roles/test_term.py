@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import Acknowledge, LeaderSettings
+from broker.replication.leader import Acknowledge, LeaderSettings, Proposal
 from broker.replication.majority import Majority
 from broker.roles.steps import KnownGroup, PauseWatch
 from broker.roles.term import MasterTerm, TermRules
+from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import SystemClock
-from tests.unit.broker.replication.streams import LOG, open_store
+from tests.unit.broker.replication.streams import DEADLINE_S, LOG, open_store
 
 LIMIT_MS = 1_000
 
@@ -20,19 +22,30 @@ LIMIT_MS = 1_000
 class Office:
     """A master of epoch 3 in a group of two; the other one is not there."""
 
-    def __init__(self, directory: Path, majority: Majority | None) -> None:
+    def __init__(self, directory: Path, majority: Majority | None, *, interval_ms: int = 50) -> None:
         self.now_ms = 0
         self.doubts = 0
         self.store = open_store(directory, "writer", 3)
         self.streams = HaServer(SystemClock(), LOG, keys={}, open_to_all=False, superseded=lambda _epoch: None).streams
         self.pauses = PauseWatch(LIMIT_MS, lambda: self.now_ms, lambda _paused_ms: None)
-        rules = TermRules("c", "g", Acknowledge(mode="count", count=2), LeaderSettings())
+        rules = TermRules("c", "g", Acknowledge(mode="count", count=2), LeaderSettings(absence_ms=2 * interval_ms))
         group = KnownGroup(3, 1, members=frozenset({2}), set_epoch=1)
         self.leader = rules.begin(1, group, self.store, self.streams.now_ms(), majority)
-        self.term = MasterTerm(self.leader, self.store, self.streams, self.pauses, LOG, doubtful=self._doubt)
+        self.term = MasterTerm(self.leader, self.store, self.streams, self.pauses, self, LOG, interval_ms=interval_ms)
+        self.proposals: asyncio.Queue[Proposal] = asyncio.Queue()
+        self.asked_again = self.resigned = 0
 
-    def _doubt(self) -> None:
+    def propose(self, proposal: Proposal) -> None:
+        self.proposals.put_nowait(proposal)
+
+    def ask_again(self) -> None:
+        self.asked_again += 1
+
+    def doubt(self) -> None:
         self.doubts += 1
+
+    def resign(self) -> None:
+        self.resigned += 1
 
     def stand_still(self) -> None:
         self.now_ms += LIMIT_MS + 1
@@ -72,8 +85,8 @@ async def test_an_elected_master_begins_with_a_record(tmp_path: Path, elected: b
 async def test_the_former_master_is_not_waited_for(tmp_path: Path) -> None:
     office = Office(tmp_path, None)
     office.term.begin(former=2)
-    proposal = office.term.in_sync.check(office.store.positions.kept)
-    assert proposal is not None
+    async with asyncio.timeout(DEADLINE_S):
+        proposal = await office.proposals.get()
     assert proposal.members == {1}
     office.term.end()
     office.store.close()
@@ -87,4 +100,35 @@ async def test_doubts_are_told_until_its_end(tmp_path: Path) -> None:
     office.term.end()
     office.stand_still()
     assert office.doubts == 1
+    office.store.close()
+
+
+async def test_an_outcome_that_comes_after_the_end_means_nothing(tmp_path: Path) -> None:
+    office = Office(tmp_path, None)
+    office.term.begin(former=2)
+    async with asyncio.timeout(DEADLINE_S):
+        proposal = await office.proposals.get()
+    office.term.end()
+    office.term.refused(proposal, ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, "another one is the master")
+    office.term.unanswered(proposal, "nobody there")
+    assert not office.term.learn(KnownGroup(3, 1, members=frozenset({1}), set_epoch=2))
+    assert (office.leader.members.open, office.leader.members.set_epoch, office.asked_again) == (proposal, 1, 0)
+    office.store.close()
+
+
+async def test_what_was_due_before_a_refusal_is_done_after_it(tmp_path: Path) -> None:
+    """The next regular check is far away. Whoever refuses may know of another master."""
+    office = Office(tmp_path, None, interval_ms=1_000_000)
+    office.term.begin(former=2)
+    async with asyncio.timeout(DEADLINE_S):
+        first = await office.proposals.get()
+        office.term.due()  # no second one before the first is decided
+        checked = asyncio.Event()
+        office.streams.host.soon(checked.set)
+        await checked.wait()
+        assert office.proposals.empty()
+        office.term.refused(first, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, "not alive")
+        second = await office.proposals.get()
+    assert (second.members, second.number, office.asked_again) == (first.members, first.number + 1, 1)
+    office.term.end()
     office.store.close()
