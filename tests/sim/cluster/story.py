@@ -10,7 +10,7 @@ from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import Controllers
 from tests.sim.cluster.electing import elected_cluster
 from tests.sim.cluster.network import Network
-from tests.sim.cluster.pace import USUAL
+from tests.sim.cluster.pace import USUAL, Pace
 from tests.sim.cluster.world import World
 
 LONG_MS = 60_000
@@ -19,14 +19,22 @@ LONG_MS = 60_000
 class Story:
     """Brokers 1 to `count` and three controllers, or none where they elect; nothing fails unless requested."""
 
-    def __init__(self, build: Build | None = None, *, count: int = 3, in_sync_min: int = 1, start: bool = True) -> None:
+    def __init__(
+        self,
+        build: Build | None = None,
+        *,
+        count: int = 3,
+        in_sync_min: int = 1,
+        start: bool = True,
+        pace: Pace = USUAL,
+    ) -> None:
         build = build or Build()
         self.world = World(1, trace=True)
         self.network = Network(self.world)
         if build.elects:
-            self.cluster = elected_cluster(self.world, self.network, build, USUAL, count)
+            self.cluster = elected_cluster(self.world, self.network, build, pace, count)
         else:
-            self.cluster = self._controlled(build, count, in_sync_min)
+            self.cluster = self._controlled(build, pace, count, in_sync_min)
         self.controllers, self.judge, self.brokers = self.cluster.controllers, self.cluster.judge, self.cluster.brokers
         self.answers: dict[int, bool] = {}
         self._ident = 0
@@ -35,10 +43,10 @@ class Story:
             if start:
                 broker.start()
 
-    def _controlled(self, build: Build, count: int, in_sync_min: int) -> Cluster:
-        controllers = Controllers(self.world, self.network, count, build.flags, USUAL)
+    def _controlled(self, build: Build, pace: Pace, count: int, in_sync_min: int) -> Cluster:
+        controllers = Controllers(self.world, self.network, count, build.flags, pace)
         judge, rule = Judge(is_weak=False), Acknowledge(in_sync_min=in_sync_min)
-        cluster = judge.cluster = Cluster(self.world, self.network, controllers, judge, rule, build, USUAL)
+        cluster = judge.cluster = Cluster(self.world, self.network, controllers, judge, rule, build, pace)
         cluster.brokers = [Broker(cluster, number) for number in range(1, count + 1)]
         controllers.members = list(cluster.brokers)
         controllers.take_view = lambda node, view: node.learn(view)

@@ -1,0 +1,152 @@
+"""A master's term: exact orders of events that end well, and do not with the bug that each is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.replicas.group import AlterSyncStateSet
+from remoting.protocol.frames.codes import ResponseCode
+from tests.sim.cluster.broker import Build
+from tests.sim.cluster.pace import USUAL
+from tests.sim.cluster.story import Story
+from tests.sim.cluster.term_plants import TOLD
+from tests.sim.cluster.world import Node, Violation
+
+SELDOM_CHECKED = replace(USUAL, check_ms=1_000_000)
+"""Regular checks never come: whatever is done in time has been due."""
+
+
+def answers_are_lost(story: Story) -> None:
+    """The controllers commit a joiner, and the master hears neither of it nor of what they answer to polls."""
+    for ident in (1, 2):
+        story.broker(ident).start()
+    story.settle(1, 2)
+    master, joiner, controllers = story.master, story.broker(3), story.controllers
+    story.append(master, 3)
+    story.settle(1, 2)
+    request, proposals = controllers.request, []
+
+    def lossy(node: Node, asks: Node, what: Any, answer: Callable[..., None], number: Any) -> None:
+        """Of the master's requests the second proposal alone is answered."""
+        is_proposal = asks is master and isinstance(what, AlterSyncStateSet)
+        if is_proposal:
+            proposals.append(what)
+        is_heard = asks is not master or (is_proposal and len(proposals) == 2)
+        request(node, asks, what, answer if is_heard else lambda _code, _view: None, number)
+
+    controllers.request, controllers.members = lossy, [joiner]
+    joiner.start()
+    story.until(lambda: set(controllers.view().in_sync) == {1, 2, 3})
+    story.cut([master], [joiner])
+    taken = story.append(master, 3)
+    story.run(3_000)
+    assert not any(story.answers.get(ident) for ident in taken), "accepted without a broker that can be elected"
+    controllers.request, controllers.members = request, list(story.brokers)
+    story.end()
+
+
+def comes_and_goes(story: Story) -> None:
+    """A replica joins once it has everything, and leaves as soon as it counts as absent."""
+    for ident in (1, 2):
+        story.broker(ident).start()
+    story.settle(1, 2)
+    story.run(USUAL.settings.absence_ms + 100)  # the first checks are over
+    master, joiner, began = story.master, story.broker(3), story.world.now
+    joiner.start()
+    story.settle(1, 2, 3)
+    assert story.world.now - began < 2_000
+    joiner.crash(power=False)
+    gone = story.world.now
+    story.until(lambda: set(story.controllers.view().in_sync) == {1, 2})
+    assert story.world.now - gone < USUAL.settings.absence_ms + 500
+    taken = story.append(master, 1)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+
+
+def two_come_at_once(story: Story) -> None:
+    """One has everything while the proposal with the other one is under way, which is refused then."""
+    story.broker(1).start()
+    story.until(lambda: story.cluster.master() is not None)
+    story.run(USUAL.settings.absence_ms + 100)
+    master, controllers, held = story.master, story.controllers, []
+    request = controllers.request
+
+    def slow(node: Node, asks: Node, what: Any, answer: Callable[..., None], number: Any) -> None:
+        """Proposals wait."""
+        if isinstance(what, AlterSyncStateSet):
+            held.append(answer)
+        else:
+            request(node, asks, what, answer, number)
+
+    controllers.request = slow
+    story.broker(2).start()
+    story.until(lambda: held)
+    story.broker(3).start()
+    assert master.leading is not None
+    replicas = master.leading.core.replicas
+    story.until(lambda: {each.broker for each in replicas() if each.has_caught_up} == {2, 3})
+    controllers.request = request
+    (answer,) = held
+    master.deliver(answer, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, controllers.view())
+    began = story.world.now
+    story.settle(1, 2, 3)
+    assert story.world.now - began < 500
+
+
+def the_former_is_not_waited_for(story: Story) -> None:
+    """The next master has it leave the set at its first check."""
+    story.settle(1, 2, 3)
+    old = story.master
+    old.crash(power=False)
+    story.until(lambda: story.cluster.master() not in (None, old))
+    began = story.world.now
+    story.until(lambda: old.ident not in story.controllers.view().in_sync)
+    assert story.world.now - began < USUAL.settings.absence_ms / 2
+    taken = story.append(story.master, 1)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+
+
+def two_die_at_once(story: Story) -> None:
+    """Whoever is elected then waits for the other one no longer than an absence lasts."""
+    story.settle(1, 2, 3)
+    survivor, *others = story.others(story.master)
+    for each in (story.master, *others):
+        each.crash(power=False)
+    story.until(lambda: story.cluster.master() is survivor)
+    began = story.world.now
+    story.until(lambda: story.controllers.view().in_sync == (survivor.ident,))
+    assert story.world.now - began < USUAL.settings.absence_ms + 500
+    taken = story.append(survivor, 1)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+
+
+STORIES: dict[str, tuple[Callable[[Story], None], bool]] = {
+    "proposes-again": (answers_are_lost, False),
+    "misses-nobody": (comes_and_goes, False),
+    "expects-nobody": (comes_and_goes, False),
+    "checks-nothing-at-first": (two_die_at_once, True),
+    "forgets-what-was-due": (two_come_at_once, False),
+    "waits-for-the-former-master": (the_former_is_not_waited_for, True),
+}
+"""By bug; whether all brokers run from the beginning."""
+
+
+def tell(name: str, build: Build) -> None:
+    told, start = STORIES[name]
+    pace = USUAL if told is answers_are_lost else SELDOM_CHECKED
+    told(Story(build, start=start, pace=pace))
+
+
+@pytest.mark.parametrize("name", sorted(TOLD))
+def test_a_story_of_a_term_ends_well(name: str) -> None:
+    tell(name, Build())
+
+
+@pytest.mark.parametrize("name", sorted(TOLD))
+def test_a_story_of_a_term_exposes_its_bug(name: str) -> None:
+    with pytest.raises((Violation, AssertionError)):
+        tell(name, TOLD[name])
