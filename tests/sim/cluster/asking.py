@@ -93,7 +93,8 @@ class Asking:
         if ask is Ask.LEADER:
             self._find_leader()
         elif ask is Ask.REGISTER:
-            self.ask(self._broker.registration(), self._registered)
+            asked = self._broker.registration()
+            self.ask(asked, partial(self._registered, asked.boot_id))
         elif ask is Ask.HEARTBEAT:
             self.ask(self._broker.standing(), self._beaten)
         elif ask is Ask.ELECT:
@@ -104,6 +105,11 @@ class Asking:
     def again(self) -> None:
         """There may be another master: ask now."""
         self.steps.ask_now(self._now())
+        self._broker.after(0, self.step)
+
+    def lost_something(self) -> None:
+        """What the controllers know of the log is out of date."""
+        self.steps.lost_something(self._now())
         self._broker.after(0, self.step)
 
     def _go_on(self) -> None:
@@ -139,10 +145,14 @@ class Asking:
             self._go_on()
         return code != 0
 
-    def _registered(self, code: int, view: GroupView | None) -> None:
+    def _registered(self, boot_id: str, code: int, view: GroupView | None) -> None:
         if self._is_refused(code):
             return
         assert view is not None
+        if boot_id != self._broker.registration().boot_id:
+            self.steps.refused(self._now())  # more was lost meanwhile: once more
+            self._go_on()
+            return
         self.steps.registered(self._now())
         self._broker.registered()
         self.take(view)

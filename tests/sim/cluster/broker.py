@@ -20,7 +20,7 @@ from broker.replication.log_following import LogFollowing
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
-from broker.roles.group_node import GroupNode, Start, StoodStill
+from broker.roles.group_node import DamageFound, GroupNode, Start, StoodStill, Withdrawn
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
 from broker.roles.term import MasterTerm, TermRules
 from broker.store.index.reader import Reader
@@ -107,6 +107,9 @@ class Broker(Node):
         """False after its disk was replaced, or forgot what counted, until the controllers know."""
         self.saved_epoch = 0
         """The newest known epoch, on the disk."""
+        self.losses = 0
+        """How often it told the controllers that it has lost something, by its present process."""
+        self._damaged_at: int | None = None
         self.slow_ms: float | None = None
         """How long each step to a role takes; drawn each time if None."""
         self.pauses = self._pause_watch()
@@ -293,7 +296,14 @@ class Broker(Node):
         """What the controllers are told of this start."""
         safe = self.safe or "unclean-stays" in self.flags
         return RegisterReplica(
-            CLUSTER, GROUP, self.ident, self.name, self.name, f"boot-{self.boot}", self.log.epochs.last, safe
+            CLUSTER,
+            GROUP,
+            self.ident,
+            self.name,
+            self.name,
+            f"boot-{self.boot}-{self.losses}",
+            self.log.epochs.last,
+            safe,
         )
 
     def standing(self) -> Live:
@@ -410,6 +420,32 @@ class Broker(Node):
             self.leading.confirmed()
         self.cluster.judge.shown(self)
 
-    def cut_away(self) -> None:
-        """The log was truncated: a flush in progress does not cover what is written now."""
+    @property
+    def damage(self) -> int | None:
+        """Where the damage of its log begins, until that part is given up; nothing is read from there on."""
+        at = self._damaged_at
+        return at if at is not None and self.log.begin <= at < self.log.end else None
+
+    def damaged(self, position: int) -> None:
+        """The disk forgets something; a replica finds that out by itself, a master when it checks."""
+        self._damaged_at = position
+        if self.opened is not None and self.roles.node.epoch is None:
+            self.after(self.lag_ms(), self._found_damage, self.opened)
+
+    def _found_damage(self, opened: OpenedLog) -> None:
+        if self.opened is opened and self.damage is not None:
+            self.roles.feed(DamageFound())
+
+    def cut_away(self, position: int) -> None:
+        """The log is cut: a flush in progress does not cover what is written now."""
         self._generation += 1
+        if self._damaged_at is not None and position <= self._damaged_at:
+            self._damaged_at = None
+
+    def lost_something(self) -> None:
+        """The log is damaged: to the controllers this is a new start that lost something."""
+        self.world.tell(self.name, f"has lost what is behind {self.damage}")
+        self.safe = False
+        self.losses += 1
+        self.roles.feed(Withdrawn())
+        self.asking.lost_something()

@@ -210,7 +210,10 @@ class Judge:
             return False
         log = master.log
         return log.confirm == log.end and all(
-            each.log.end == log.end and each.log.flushed == log.end and (each is master or each.follows(master))
+            each.log.end == log.end
+            and each.log.flushed == log.end
+            and each.damage is None
+            and (each is master or each.follows(master))
             for each in self.cluster.brokers
         )
 

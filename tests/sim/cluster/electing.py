@@ -12,7 +12,7 @@ from typing import Any
 from broker.replication.leader import Acknowledge
 from broker.replication.majority import Majority, majority_of
 from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
-from broker.roles.group_node import Ordered, Start
+from broker.roles.group_node import Ordered, Start, Withdrawn
 from broker.roles.steps import KnownGroup, RoleChange
 from controller.replicas.group import GroupView
 from remoting.protocol.voting import VoteAnswer
@@ -125,11 +125,29 @@ class ElectingBroker(Broker):
                 self._admit()
             elif self._ticks % JOIN_TICKS == 0:
                 self._ask_all("join", ElectionCall(self.elector.vote.term))
-        self.elector.tick(now_ms, may_stand=self.admission.admitted and self.may_stand)
+        self.elector.tick(now_ms, may_stand=self.admission.admitted and self._may_stand())
         self._settle()
         self.streams.tick()
         self.keep_up()
         self.after(self.cluster.pace.tick_ms / 2, self._tick)
+
+    def _may_stand(self) -> bool:
+        return self.may_stand and self.damage is None
+
+    def lost_something(self) -> None:
+        """The log is damaged: it votes, and is counted, once it has copied what it lost."""
+        self.world.tell(self.name, f"has lost what is behind {self.damage}")
+        self.admission.forget()
+        self.admitted = self.safe = False
+        self.is_learner = True
+        if self.following is not None:
+            self.following.introduce()
+        self.elector.resign(int(self.world.now))
+        self.roles.feed(Withdrawn())
+        self.steps.lost_something(0)
+        self.steps.found_leader(0)
+        self.steps.registered(0)
+        self._settle()
 
     def place(self) -> Place:
         """Where the log ends."""
@@ -157,7 +175,7 @@ class ElectingBroker(Broker):
             granted = elector.asked(now_ms, sender.name, ask, place, own_place)
             if "two-votes" in self.flags:
                 elector.vote = OwnVote(elector.vote.term)
-        elif kind == "summon" and self.admission.admitted and self.may_stand:
+        elif kind == "summon" and self.admission.admitted and self._may_stand():
             elector.summoned(now_ms, sender.name, ask.term)
         elif kind == "beat":
             if elector.beaten(now_ms, sender.name, ask.term):

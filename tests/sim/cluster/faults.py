@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ORDERLY_SHARE = 0.25
 """Schedules in which brokers are stopped in order too."""
+DAMAGE_SHARE = 0.3
+"""Of those in which one disk may forget something, the share in which one does."""
 
 
 class Faults:
@@ -34,6 +36,8 @@ class Faults:
         self.count = 0
         self._orderly = random.Random(f"{schedule.world.seed}/orderly")
         """Of its own, so that the history of a seed without such stops is the one it always was."""
+        self._damaging = random.Random(f"{schedule.world.seed}/damage")
+        """The same."""
         self._kinds: list[tuple[int, Callable[[], str]]] = [
             (5, self._kill),
             (4, self._power_cut),
@@ -64,6 +68,8 @@ class Faults:
         self._next()
         if self._orderly.random() < ORDERLY_SHARE:
             self._stop_in_order()
+        if self._schedule.has_reserve and self._damaging.random() < DAMAGE_SHARE:
+            self._world.after(self._scale * 1_500 * self._damaging.random(), self._damage)
 
     def end(self) -> None:
         """Heal everything: nothing is down, cut, slow or stopped."""
@@ -266,10 +272,26 @@ class Faults:
     def _wipe(self) -> str:
         broker = self._broker()
         others = [each for each in self._controllers.view().in_sync if each != broker.ident]
-        if not others or any(not each.safe or not each.admitted for each in self._brokers):
+        if not others or not self._are_sound():
             return "no disk to lose"
         broker.crash(power=True)
         broker.log.wipe()
         broker.safe, broker.saved_epoch = False, 0
         self._later(self._while(20, 2_000), lambda: self._revive(broker))
         return f"{broker.name} gets another disk"
+
+    def _are_sound(self) -> bool:
+        """Whether no broker has lost anything that it does not have again."""
+        return all(each.safe and each.admitted and each.damage is None for each in self._brokers)
+
+    def _damage(self) -> None:
+        """Now and then a disk forgets something, mostly the master's, while another broker in sync has all of it."""
+        if self._is_over:
+            return
+        chance = self._damaging
+        broker = self._schedule.cluster.master() if chance.random() < 0.6 else chance.choice(self._brokers)
+        if broker is not None and broker.log.starts and self._are_sound() and len(self._controllers.view().in_sync) > 1:
+            self.count += 1
+            broker.damaged(chance.choice(broker.log.starts))
+            self._world.tell("!!", f"the log of {broker.name} is damaged at {broker.damage}")
+        self._world.after(self._scale * 2_000 * chance.random(), self._damage)

@@ -96,8 +96,8 @@ class Leading:
         """Readers ask before they get an answer."""
 
     def resign(self) -> None:
-        """No log is damaged here."""
-        raise AssertionError(self.broker.name)
+        """The log is damaged."""
+        self.broker.lost_something()
 
     def give_up(self) -> None:
         """Waiting clients do not learn what becomes of their messages."""

@@ -90,19 +90,24 @@ class OpenedLog:
         """The part at a position."""
         if position < self.log.begin:
             raise LocalMisuse(f"{position} has expired")
-        if position >= self.log.end:
+        sound = self.sound_end - position
+        if sound <= 0:
             return None
-        epoch, data = self.log.raw(position, bytes_max, self._epoch)
+        epoch, data = self.log.raw(position, min(bytes_max, sound), self._epoch)
         return RawPart(position, 0, SEGMENT_BYTES, epoch, memoryview(data))
 
     # -- a replica's -------------------------------------------------------------------------------------------------
 
-    quarantined: Sequence[object] = ()
+    @property
+    def quarantined(self) -> Sequence[object]:
+        """Its damaged ranges: one, or none."""
+        return () if self._broker.damage is None else (self._broker.damage,)
 
     @property
     def sound_end(self) -> int:
-        """The model's log is never damaged."""
-        return self.log.end
+        """Where its damage begins."""
+        end, damage = self.log.end, self._broker.damage
+        return end if damage is None else damage
 
     def append_raw(self, part: RawPart) -> int:
         """Append a part of the master's log."""
@@ -129,8 +134,9 @@ class OpenedLog:
         self._broker.cluster.judge.was_cut(self._broker)
 
     def _cuts(self, what: str, position: int) -> None:
-        self._broker.cut_away()
-        if position < self.log.confirm:
+        is_damaged = self._broker.damage is not None
+        self._broker.cut_away(position)
+        if position < self.log.confirm and not is_damaged:
             self._broker.cluster.judge.cut_below_confirm(self._broker, what)
         self._broker.world.tell(self._broker.name, f"{what}, the log ended at {self.log.end}")
 

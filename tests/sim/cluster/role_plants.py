@@ -7,10 +7,12 @@ from broker.roles.group_node import (
     Actions,
     Announce,
     CloseLog,
+    DamageFound,
     EndRole,
     Event,
     FollowMaster,
     GroupNode,
+    Lead,
     LogOpened,
     NodePhase,
     OpenLog,
@@ -20,6 +22,7 @@ from broker.roles.group_node import (
     Serve,
     SetChanged,
     StoodStill,
+    Unfollow,
 )
 from tests.sim.cluster.broker import Build
 
@@ -107,6 +110,41 @@ class StaysWithTheFormer(GroupNode):
         return _without(actions, FollowMaster) if had and self._followed else actions
 
 
+class HidesItsDamage(GroupNode):
+    """A replica gives the damaged part of its log up, and does not say so."""
+
+    def step(self, event: Event) -> Actions:
+        return super().step(LogOpened() if isinstance(event, LogOpened) else event)
+
+
+class CopiesOn(GroupNode):
+    """A replica that has found damage goes on to copy what follows."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        return _without(actions, Unfollow) if isinstance(event, DamageFound) else actions
+
+
+class ServesBeforeItLeads(GroupNode):
+    """Clients are answered before replicas are."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        lead = tuple(each for each in actions if isinstance(each, Lead))
+        return *_without(actions, Lead), *lead
+
+
+class RefusesWhenItHasEnded(GroupNode):
+    """A master's clients are told when its role has ended."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        if not any(isinstance(each, EndRole) for each in actions):
+            return actions
+        refuse = tuple(each for each in actions if isinstance(each, Refuse))
+        return *_without(actions, Refuse), *refuse
+
+
 PLANTS: dict[str, Build] = {
     "answers-until-its-end": Build(node=AnswersUntilItsEnd),
     "leaves-nothing": Build(node=LeavesNothing),
@@ -115,10 +153,14 @@ PLANTS: dict[str, Build] = {
     "opens-at-once": Build(node=OpensAtOnce),
     "announces-first": Build(node=AnnouncesFirst),
     "stays-with-the-former-master": Build(node=StaysWithTheFormer),
+    "copies-on": Build(node=CopiesOn),
+    "serves-before-it-leads": Build(node=ServesBeforeItLeads),
+    "refuses-when-it-has-ended": Build(node=RefusesWhenItHasEnded),
 }
 
 TOLD: dict[str, Build] = {
     "trusts-who-came-before-its-pause": Build(node=TrustsWhoCameBefore),
     "leads-with-the-ordered-set": Build(node=LeadsWithTheOrderedSet),
+    "hides-its-damage": Build(node=HidesItsDamage),
 }
 """Bugs that need an exact order of events: a story each shows them."""

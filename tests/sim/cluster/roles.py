@@ -26,9 +26,11 @@ from broker.roles.group_node import (
     NodePhase,
     OpenLog,
     Refuse,
+    ReportLoss,
     RoleEnded,
     Serve,
     Stop,
+    Unfollow,
 )
 from tests.sim.cluster.world import Violation
 
@@ -65,7 +67,7 @@ class Roles:
         if turn is not self._turn:
             return
         if isinstance(event, LogOpened):
-            self._opened()
+            event = self._opened()
         if event is not None:
             self._todo.extend(self.node.step(event))
         while self._todo:
@@ -95,11 +97,12 @@ class Roles:
         broker.streams.step_down("this broker is not the master")
         self._later(broker.lag_ms(), RoleEnded())
 
-    def _opened(self) -> None:
+    def _opened(self) -> LogOpened:
         broker, epoch = self._broker, self.node.epoch
         if epoch is not None:
             broker.cluster.judge.begins_epoch(broker.ident, epoch, broker.name)
         broker.opened = broker.open_log(epoch or 0)
+        return LogOpened(is_damaged=epoch is None and broker.damage is not None)
 
     def _do(self, action: Any) -> None:
         broker = self._broker
@@ -119,20 +122,29 @@ class Roles:
             case Learn(view):
                 assert broker.leading is not None
                 broker.leading.term.learn(view)
-            case Expect() | FollowMaster() | FenceOff():
-                self._stream(action)
             case CloseLog():
                 self._close()
+            case _:
+                self._replicate(action)
 
-    def _stream(self, action: Expect | FollowMaster | FenceOff) -> None:
+    def _replicate(self, action: Any) -> None:
+        """What a change of role means for connections to other brokers, and for what is said of the log."""
         broker = self._broker
-        if isinstance(action, Expect):
-            broker.streams.expect()
-        elif isinstance(action, FollowMaster):
-            assert action.view.master is not None
-            broker.follow(action.view.master, action.view.epoch)
-        elif broker.following is not None:
-            broker.following.move(broker.following.master, action.epoch)
+        match action:
+            case Expect():
+                broker.streams.expect()
+            case FollowMaster(view):
+                assert view.master is not None
+                broker.follow(view.master, view.epoch)
+            case FenceOff(epoch):
+                if broker.following is not None:
+                    broker.following.move(broker.following.master, epoch)
+            case Unfollow():
+                if broker.following is not None:
+                    broker.following.close(good_bye=False)
+                    broker.following = None
+            case ReportLoss():
+                broker.lost_something()
 
     def _close(self) -> None:
         broker = self._broker

@@ -55,6 +55,26 @@ class WaitsForTheFormer(MasterTerm):
         super().begin(None)
 
 
+class KeepsItsOffice(MasterTerm):
+    """A master whose log is damaged stays one, whoever has all of it."""
+
+    def _check_damage(self) -> None:
+        return
+
+
+class ResignsAnyway(MasterTerm):
+    """A master whose log is damaged resigns, though nobody else has all that is confirmed."""
+
+    def _check_damage(self) -> None:
+        if self._store.quarantined and not self._has_resigned:
+            self._has_resigned = True
+            self._owner.resign()
+
+
+PLANTS: dict[str, Build] = {
+    "keeps-its-office": Build(term=KeepsItsOffice),
+}
+
 TOLD: dict[str, Build] = {
     "proposes-again": Build(term=ProposesAgain),
     "misses-nobody": Build(term=MissesNobody),
@@ -62,5 +82,6 @@ TOLD: dict[str, Build] = {
     "checks-nothing-at-first": Build(term=ChecksNothingAtFirst),
     "forgets-what-was-due": Build(term=ForgetsWhatWasDue),
     "waits-for-the-former-master": Build(term=WaitsForTheFormer),
+    "resigns-anyway": Build(term=ResignsAnyway),
 }
 """A story each shows them: most cost time and no message, the first needs several answers to be lost."""

@@ -87,6 +87,29 @@ def stands_still_while_its_log_opens(story: Story) -> None:
     story.end()
 
 
+def finds_damage_at_its_start(story: Story) -> None:
+    """A replica gives up what it has confirmed, and is not elected before it has all of it again."""
+    story.settle(1, 2, 3)
+    idents = story.append(story.master, 5)
+    story.until(lambda: all(story.answers.get(ident) for ident in idents))
+    story.settle(1, 2, 3)
+    master = story.master
+    damaged, other = story.others(master)
+    damaged.crash(power=False)
+    damaged.damaged(damaged.log.starts[1])
+    damaged.flush_ms = 1_000_000
+    damaged.start()
+    story.until(lambda: damaged.log.end == master.log.end and damaged.damage is None)
+    for each in (master, other):
+        each.crash(power=False)
+    damaged.crash(power=True, mood="lose")
+    damaged.flush_ms = 0.5
+    damaged.start()
+    story.run(5_000)
+    assert damaged.leading is None
+    story.end()
+
+
 def stops_as_master(story: Story) -> None:
     """A master that is told to stop answers who waits, and the group goes on without a loss."""
     story.settle(1, 2, 3)
@@ -122,5 +145,11 @@ def test_who_came_before_a_pause_proves_nothing() -> None:
         stands_still_while_its_log_opens(Story(TOLD["trusts-who-came-before-its-pause"], count=2))
 
 
+def test_a_damaged_replica_is_not_elected() -> None:
+    finds_damage_at_its_start(Story())
+    with pytest.raises((Violation, AssertionError)):
+        finds_damage_at_its_start(Story(TOLD["hides-its-damage"]))
+
+
 def test_every_bug_has_its_story() -> None:
-    assert set(TOLD) == {"leads-with-the-ordered-set", "trusts-who-came-before-its-pause"}
+    assert set(TOLD) == {"leads-with-the-ordered-set", "trusts-who-came-before-its-pause", "hides-its-damage"}

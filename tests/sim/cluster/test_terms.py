@@ -13,7 +13,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.broker import Build
 from tests.sim.cluster.pace import USUAL
 from tests.sim.cluster.story import Story
-from tests.sim.cluster.term_plants import TOLD
+from tests.sim.cluster.term_plants import PLANTS, TOLD
 from tests.sim.cluster.world import Node, Violation
 
 SELDOM_CHECKED = replace(USUAL, check_ms=1_000_000)
@@ -124,12 +124,43 @@ def two_die_at_once(story: Story) -> None:
     story.until(lambda: all(story.answers.get(ident) for ident in taken))
 
 
+def damaged_alone(story: Story) -> None:
+    """Nobody else has all that is confirmed: the master goes on, and resigns once another one has."""
+    story.settle(1, 2, 3)
+    master = story.master
+    others = story.others(master)
+    for each in others:
+        each.crash(power=False)
+    story.until(lambda: story.controllers.view().in_sync == (master.ident,))
+    taken = story.append(master, 3)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+    master.damaged(master.log.end - 1)
+    story.run(5_000)
+    taken = story.append(story.master, 1)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+    assert (story.master, master.damage is None) == (master, False)
+
+
+def damaged_among_others(story: Story) -> None:
+    """The next master has all of it, and the former one takes it over again."""
+    story.settle(1, 2, 3)
+    master = story.master
+    taken = story.append(master, 3)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+    story.settle(1, 2, 3)
+    master.damaged(master.log.starts[1])
+    story.until(lambda: story.cluster.master() not in (None, master))
+    story.end()
+
+
 STORIES: dict[str, tuple[Callable[[Story], None], bool]] = {
     "proposes-again": (answers_are_lost, False),
     "misses-nobody": (comes_and_goes, False),
     "expects-nobody": (comes_and_goes, False),
     "checks-nothing-at-first": (two_die_at_once, True),
     "forgets-what-was-due": (two_come_at_once, False),
+    "resigns-anyway": (damaged_alone, True),
+    "keeps-its-office": (damaged_among_others, True),
     "waits-for-the-former-master": (the_former_is_not_waited_for, True),
 }
 """By bug; whether all brokers run from the beginning."""
@@ -137,16 +168,23 @@ STORIES: dict[str, tuple[Callable[[Story], None], bool]] = {
 
 def tell(name: str, build: Build) -> None:
     told, start = STORIES[name]
-    pace = USUAL if told is answers_are_lost else SELDOM_CHECKED
+    pace = USUAL if told in (answers_are_lost, damaged_alone, damaged_among_others) else SELDOM_CHECKED
     told(Story(build, start=start, pace=pace))
 
 
-@pytest.mark.parametrize("name", sorted(TOLD))
+BUGS = TOLD | PLANTS
+
+
+@pytest.mark.parametrize("name", sorted(STORIES))
 def test_a_story_of_a_term_ends_well(name: str) -> None:
     tell(name, Build())
 
 
-@pytest.mark.parametrize("name", sorted(TOLD))
+@pytest.mark.parametrize("name", sorted(STORIES))
 def test_a_story_of_a_term_exposes_its_bug(name: str) -> None:
     with pytest.raises((Violation, AssertionError)):
-        tell(name, TOLD[name])
+        tell(name, BUGS[name])
+
+
+def test_every_bug_of_a_term_has_its_story() -> None:
+    assert set(STORIES) == set(BUGS)
