@@ -14,7 +14,6 @@ differ never vote for each other. Loop rule: all on the loop's thread; writing t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 TICK_S = 0.02
 """How often the clock is looked at."""
-SUMMON_PAUSE_S = 0.05
-"""A leader that hands over summons its successor again after this time."""
 
 
 class ElectionManager:
@@ -151,28 +148,17 @@ class ElectionManager:
         """No set of replicas in sync is kept by such a group."""
         raise LocalMisuse(f"the members {sorted(members)} of set {set_epoch} in epoch {epoch}: the members are fixed")
 
-    async def hand_over(self) -> None:
-        """Let another member lead before this one stops, as `transfer`; from now on no role is taken."""
-        changing = self._tasks[0]
-        changing.cancel()
-        await asyncio.gather(changing, return_exceptions=True)
-        await self.transfer()
+    async def hand_over(self, successor: int | None) -> None:
+        """Summon this member to lead, if there is one that has everything, and wait until another member leads.
 
-    async def transfer(self, to: int | None = None) -> None:
-        """Let another member lead, the one with id `to` if one is given; `steps.view` names it when this returns.
-
-        Returns when that member, or another one, leads: the caller sets the limit. Nothing may be appended meanwhile,
-        or no member ever has everything.
+        `steps.view` names it when this returns; the caller sets the limit.
         """
-        self._seat.taken.clear()
-        while not self._seat.taken.is_set():
-            able = [each for each in self._seat.successors() if to in (None, each)]
-            if self.elector.leads and able:
-                name = self.members.names[able[0] - 1]
+        if self.elector.leads:
+            self._seat.taken.clear()
+            if successor is not None:
+                name = self.members.names[successor - 1]
                 self._ask(QuestionKind.SUMMON, ElectionCall(self.elector.vote.term), only=name)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SUMMON_PAUSE_S):
-                    await self._seat.taken.wait()
+        await self._seat.taken.wait()
 
     async def knows_leader(self) -> bool:
         """Whether the leading controller is known, which holds the users; where there are controllers."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from broker.replication.ha_client import HaClient
-    from broker.replication.leader import Leader
     from broker.store.log_store import LogStore
 
 
@@ -37,10 +36,6 @@ class SeatedMember(Protocol):
     @property
     def client(self) -> HaClient | None:
         """The stream from the master."""
-
-    @property
-    def leader(self) -> Leader | None:
-        """Who has how much of the log, at the master."""
 
     def log_state(self) -> WrittenState:
         """How the log stands, also while it is closed between two roles."""
@@ -68,14 +63,6 @@ class ElectionSeat:
         if client is None or store is None or not client.following.connected or client.following.epoch != epoch:
             return -1
         return store.positions.kept
-
-    def successors(self) -> list[int]:
-        """Broker ids of those that have all of this master's log on their disks, and count for the majority."""
-        leader, store = self._member.leader, self._member.store
-        if leader is None or store is None:
-            return []
-        end = store.end_position
-        return [each.broker for each in leader.replicas() if each.acknowledged >= end and not each.is_learner]
 
     def is_sound(self) -> bool:
         """Whether no damage of the log is known."""

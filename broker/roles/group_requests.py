@@ -9,14 +9,12 @@ once that one leads, with a refusal otherwise. Loop thread only.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 from broker.roles.election_manager import ElectionManager
 from broker.roles.election_members import MODE
+from broker.roles.master import HandingOver
 from broker.roles.member_state import MemberView
-from broker.roles.serving import HAND_OVER_S
 from broker.roles.steps import KnownGroup
+from broker.roles.term import HAND_OVER_S
 from remoting.access.rights import ADMIN
 from remoting.protocol.bodies.controller_body import (
     NO_BROKER,
@@ -121,13 +119,9 @@ class GroupRequests:
         """
         member, manager, serving = self._member, self._election(), self._member.serving
         assert serving is not None
-        member.gate.suspend()
-        manager.queue.pause()  # this broker follows nobody for a moment; what waits is told the next master's address
+        assert member.master is not None
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HAND_OVER_S):
-                    await serving.settle()
-                    await manager.transfer(to)
+            await HandingOver(member.master, member.gate, serving.settle, manager, to).run()
         finally:
             manager.queue.resume()
             if member.serving is serving and manager.elector.leads:

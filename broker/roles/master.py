@@ -15,12 +15,13 @@ from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
-from broker.roles.term import MasterTerm, TermRules
+from broker.roles.term import HandOver, MasterTerm, TermRules
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+    from broker.roles.serving import RoleGate
     from broker.store.log_store import LogStore
 
 
@@ -183,3 +184,72 @@ class MasterOfGroup:
             self.term.unanswered(proposal, str(error))
         else:
             self.learn(view)
+
+
+class Pausing(Protocol):
+    """What takes roles."""
+
+    def pause(self) -> None:
+        """Begin none until it is resumed."""
+
+
+class Succession(Protocol):
+    """Who has another broker be the master in place of this one."""
+
+    @property
+    def queue(self) -> Pausing:
+        """The roles to be taken here."""
+
+    async def hand_over(self, successor: int | None) -> None:
+        """Ask for another master, summon this one if there is one; returns when there is. Raises LightMQError."""
+
+
+class HandingOver:
+    """One hand-over of a master, as tasks of the loop."""
+
+    def __init__(
+        self,
+        master: MasterOfGroup,
+        gate: RoleGate,
+        settle: Callable[[Callable[[], None]], None],
+        succession: Succession,
+        to: int | None = None,
+    ) -> None:
+        """`settle` calls back when all that was taken is confirmed or never will be; `to`: see `HandOver`."""
+        self._hand_over = HandOver(master.term, self, to)
+        self._gate, self._succession = gate, succession
+        self.settle = settle
+        self._seeking: list[asyncio.Task[None]] = []
+        self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> str:
+        """Hand over; why it is not known that another broker is the master, empty when one is."""
+        try:
+            self._hand_over.begin()
+            return await self._over
+        finally:
+            for task in self._seeking:
+                task.cancel()
+            await asyncio.gather(*self._seeking, return_exceptions=True)
+
+    def suspend(self) -> None:
+        """What waits is told the next master's address: this broker follows nobody for a moment."""
+        self._gate.suspend()
+        self._succession.queue.pause()
+
+    def seek(self, successor: int | None) -> None:
+        """Ask in a task; there may be several."""
+        self._seeking.append(asyncio.get_running_loop().create_task(self._seek(successor)))
+
+    def handed_over(self, why_not: str) -> None:
+        """Let whoever awaits the end know it; the first outcome counts."""
+        if not self._over.done():
+            self._over.set_result(why_not)
+
+    async def _seek(self, successor: int | None) -> None:
+        try:
+            await self._succession.hand_over(successor)
+        except LightMQError as error:
+            self._hand_over.over(str(error) or type(error).__name__)
+        else:
+            self._hand_over.over()

@@ -53,7 +53,7 @@ from broker.roles.group_node import (
     Unfollow,
 )
 from broker.roles.group_requests import GroupRequests
-from broker.roles.master import MasterOfGroup
+from broker.roles.master import HandingOver, MasterOfGroup
 from broker.roles.member_state import (
     declare_metrics,
     epoch_cache,
@@ -64,7 +64,7 @@ from broker.roles.member_state import (
 )
 from broker.roles.replica_reads import ReplicaReads
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.serving import HAND_OVER_S, ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
+from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
 from broker.roles.steps import KnownGroup
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log.confirm import NEVER
@@ -73,7 +73,6 @@ from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.connection import read_signer
 from remoting.client.tls import ClientTls
-from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
@@ -322,13 +321,9 @@ class GroupMember:
         began_ms = now_ms()
         if master is not None and self.gate.serving and master.term.has_successor():
             assert self.serving is not None
-            self.gate.suspend()
-            try:
-                async with asyncio.timeout(HAND_OVER_S):
-                    await self.serving.settle()
-                    await manager.hand_over()
-            except (LightMQError, TimeoutError) as error:
-                self._log.warning("not_handed_over", error=str(error) or f"not done within {HAND_OVER_S} s")
+            why_not = await HandingOver(master, self.gate, self.serving.settle, manager).run()
+            if why_not:
+                self._log.warning("not_handed_over", error=why_not)
         address, view = self._other_master(), manager.steps.view
         if view is None or not address:
             return "", manager.steps.epoch

@@ -288,7 +288,7 @@ class ReplicasManager:
             view, members=frozenset(decided.sync_state_set), set_epoch=decided.sync_state_set_epoch
         )
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, _successor: int | None = None) -> None:
         """Have the controllers choose another master in place of this one, which `steps.view` names then.
 
         From now on no role is taken; heartbeats go on until the stop. To be called while no role change is under way.

@@ -28,7 +28,6 @@ and what was not answered by then fails at its sender like any lost connection. 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -67,10 +66,6 @@ if TYPE_CHECKING:
     from runtime.metrics import Registry
 
 
-HAND_OVER_S = 1.0
-"""A master that hands over waits so long until another broker is the master in its place."""
-SETTLE_S = 0.5
-"""And of that so long until the replicas have confirmed what it took."""
 UPKEEP_PAUSE_S = 0.02
 """Between two steps of the store's upkeep while it has more to do: retention keeps up, and requests are served."""
 
@@ -135,14 +130,10 @@ class Serving:
         if self.readers is not None:
             await self.readers.stop()
 
-    async def settle(self) -> None:
-        """Return when all that was taken so far is confirmed or never will be, after `SETTLE_S` at the latest."""
-        settled = asyncio.Event()
+    def settle(self, settled: Callable[[], None]) -> None:
+        """Call it when all that was taken so far is confirmed or never will be."""
         self._flush()
-        self.store.when_confirmed(self.store.end_position, lambda _error: settled.set())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                await settled.wait()
+        self.store.when_confirmed(self.store.end_position, lambda _error: settled())
 
     def give_up(self, reason: GivenUp) -> None:
         """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""

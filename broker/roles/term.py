@@ -4,12 +4,13 @@
     begin   the former master counts as absent, replicas are served, the first record of an elected master, doubts
     check   twice soon after the begin, then at intervals; at once when a replica has caught up, or has been gone for
             so long that it counts as absent: propose another set in sync, confirm, resign where the log is damaged
+    hand over, in order: begin nothing, wait until what was taken is confirmed, then ask for another master
     end     no doubts, no replicas, no checks
 
 Invariants: nothing of the epoch is confirmed before replicas are served by its rules; each proposal is handed over
 once, and none while another one is open; a master resigns once, and only where another broker in sync has all that is
-confirmed. Loop rule: the loop's thread. Pure: the world is that of `ReplicaStreams`, its timers too, and the log one
-that is led, so the simulation runs this code.
+confirmed; nothing is taken while a master hands over. Loop rule: the loop's thread. Pure: the world is that of
+`ReplicaStreams`, its timers too, and the log one that is led, so the simulation runs this code.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ TICKS = 10
 FIRST_CHECK_S = 0.02
 """A new master checks the set after this time at first, and then when who has not come counts as absent: a member that
 died with the former master leaves the set as soon as it may."""
+
+
+HAND_OVER_S = 1.0
+"""A master that hands over waits so long until another broker is the master in its place, and half of that until the
+replicas have confirmed what it took."""
+SUMMONS = 20
+"""How often it summons a successor in that time, in a group without controllers."""
 
 
 class LedLog(ServedLog, Protocol):
@@ -119,7 +127,7 @@ class MasterTerm:
         self.leader = leader
         self.in_sync = SyncSetKeeper(leader, streams, log)
         self._store, self._streams, self._pauses, self._owner, self._log = store, streams, pauses, owner, log
-        self._later, self._soon = streams.host.later, streams.host.soon
+        self.later, self._soon = streams.host.later, streams.host.soon
         self._intervals_s = [interval_ms / 1_000]
         """Before the next checks, the last one first; the first one stays."""
         self._wait = 0
@@ -136,12 +144,12 @@ class MasterTerm:
             # Nothing older is confirmed before this is: the first record of the epoch, which changes no state.
             self._store.append_state([StateChange(MASTER_EPOCH, b"", None)])
         self._pauses.lead(leader, self._in_doubt)
-        streams.on_gone = lambda absence_ms: self._later(absence_ms / 1_000, self.due)
+        streams.on_gone = lambda absence_ms: self.later(absence_ms / 1_000, self.due)
         streams.on_caught_up = self.due
         interval_s = self._intervals_s[0]
         self._intervals_s += [min(leader.settings.absence_ms / 1_000, interval_s), min(FIRST_CHECK_S, interval_s)]
         self._rest()
-        self._later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
+        self.later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
 
     def end(self) -> None:
         """Confirm nothing more."""
@@ -152,6 +160,11 @@ class MasterTerm:
     def has_successor(self) -> bool:
         """Whether another broker in sync follows, which can be the master instead."""
         return any(each.broker in self.leader.members.committed for each in self.leader.replicas())
+
+    def complete(self) -> list[int]:
+        """Broker ids of those that have all of this log, and count for a majority."""
+        end = self._store.end_position
+        return [each.broker for each in self.leader.replicas() if each.acknowledged >= end and not each.is_learner]
 
     # -- what the controllers say --------------------------------------------------------------------------------------
 
@@ -197,7 +210,7 @@ class MasterTerm:
         """Check after a pause, if nothing happens before."""
         self._wait += 1
         interval_s = self._intervals_s.pop() if len(self._intervals_s) > 1 else self._intervals_s[0]
-        self._later(interval_s, partial(self._rested, self._wait))
+        self.later(interval_s, partial(self._rested, self._wait))
 
     def _rested(self, wait: int) -> None:
         if wait == self._wait:
@@ -232,9 +245,71 @@ class MasterTerm:
             return
         if self._pauses.tick():
             self._log.info("still_the_master", by="members in sync", epoch=self.leader.epoch)
-        self._later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
+        self.later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
 
     def _in_doubt(self) -> None:
         """Waiting requests get no answer, and what members sent before proves nothing."""
         self._owner.doubt()
         self.in_sync.in_doubt()
+
+
+class HandingBroker(Protocol):
+    """The broker that is the master, as a hand-over needs it."""
+
+    def suspend(self) -> None:
+        """Carry out no request any more, and take no role; new requests wait."""
+        ...
+
+    def settle(self, settled: Callable[[], None]) -> None:
+        """Call it when all that was taken is confirmed, or never will be."""
+        ...
+
+    def seek(self, successor: int | None) -> None:
+        """Ask the controllers for another master, or where there are none summon this broker, if there is one.
+
+        `HandOver.over` says what came.
+        """
+        ...
+
+    def handed_over(self, why_not: str) -> None:
+        """Another broker is the master, or it is not known that one is."""
+        ...
+
+
+class HandOver:
+    """The end of a term in order, once."""
+
+    def __init__(
+        self, term: MasterTerm, broker: HandingBroker, to: int | None = None, *, limit_s: float = HAND_OVER_S
+    ) -> None:
+        """`to`: the one that is to be the master, where the members elect; None: whoever has everything."""
+        self._term, self._broker, self._to, self._limit_s = term, broker, to, limit_s
+        self._is_seeking = self._is_over = False
+
+    def begin(self) -> None:
+        """Take nothing more. Of the members, who may be the master next has everything only then."""
+        self._broker.suspend()
+        self._term.later(self._limit_s, partial(self.over, f"not done within {self._limit_s} s"))
+        self._term.later(self._limit_s / 2, self._settled)
+        self._broker.settle(self._settled)
+
+    def over(self, why_not: str = "") -> None:
+        """Another broker is the master, or what was asked has failed."""
+        if not self._is_over:
+            self._is_over = True
+            self._broker.handed_over(why_not)
+
+    def _settled(self) -> None:
+        if not self._is_seeking:
+            self._is_seeking = True
+            self._seek()
+
+    def _seek(self) -> None:
+        if self._is_over:
+            return
+        if self._term.leader.majority is None:
+            self._broker.seek(None)
+            return
+        able = [each for each in self._term.complete() if self._to in (None, each)]
+        self._broker.seek(able[0] if able else None)
+        self._term.later(self._limit_s / SUMMONS, self._seek)

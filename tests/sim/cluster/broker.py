@@ -22,7 +22,7 @@ from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
 from broker.roles.group_node import DamageFound, GroupNode, Start, StoodStill, Withdrawn
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
-from broker.roles.term import MasterTerm, TermRules
+from broker.roles.term import HandOver, MasterTerm, TermRules
 from broker.store.index.reader import Reader
 from controller.replicas.group import GroupView, Live, RegisterReplica
 from tests.sim.cluster.asking import Asking
@@ -66,6 +66,7 @@ class Build:
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
     """Leaves something out of the shipped store."""
     term: type[MasterTerm] = MasterTerm
+    hand_over: type[HandOver] = HandOver
 
 
 @dataclass(slots=True)
@@ -233,24 +234,19 @@ class Broker(Node):
         if self.is_leaving:
             return
         self.is_leaving, leading = True, self.serving
-        if leading is None or not any(
-            each.broker in leading.core.members.committed for each in leading.core.replicas()
-        ):
+        if leading is None or not leading.term.has_successor():
             self.end(self.boot)
-            return
-        leading.is_held = True
-        self.after(self.cluster.pace.answer_ms, self.end, self.boot)
-        self._settle_down(leading, int(self.cluster.pace.answer_ms / 2))
-
-    def _settle_down(self, leading: Leading, left_ms: int) -> None:
-        """Ask when all that was taken is confirmed, or after a while."""
-        if self.log.confirm < self.log.end and left_ms > 0 and "hands-over-at-once" not in self.flags:
-            self.after(1, self._settle_down, leading, left_ms - 1)
         else:
-            self._ask_for_another(leading)
+            leading.hand_over()
 
-    def _ask_for_another(self, leading: Leading) -> None:
-        self.asking.ask(Leave(self.ident), lambda _code, _view: self.end(self.boot))
+    def seek(self, _successor: int | None) -> None:
+        """Have the controllers choose another master."""
+
+        def answered(code: int, _view: GroupView | None) -> None:
+            if self.leading is not None:
+                self.leading.taken("" if code == 0 else f"code {code}")
+
+        self.asking.ask(Leave(self.ident), answered)
 
     def end(self, boot: int) -> None:
         """Give the role up, then the process ends."""

@@ -19,7 +19,6 @@ from remoting.protocol.voting import VoteAnswer
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP
-from tests.sim.cluster.leading import Leading
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import Pace
 from tests.sim.cluster.platter import Disks
@@ -244,25 +243,20 @@ class ElectingBroker(Broker):
             if ask.term >= elector.vote.term:
                 self._ask_all("beat" if ask.beat else "vote", ask)
 
-    def _ask_for_another(self, leading: Leading) -> None:
-        """Summon one that has everything, again and again until another one leads."""
-        if self.elector.leader not in ("", self.name):
-            self.end(self.boot)
-            return
-        able = [each.broker for each in leading.core.replicas() if each.acknowledged >= self.log.end]
-        if "summons-the-last" in self.flags:
-            able = [each.broker for each in sorted(leading.core.replicas(), key=lambda each: each.acknowledged)]
-        if able and self.leads:
+    def seek(self, successor: int | None) -> None:
+        """Summon a member that has everything."""
+        if successor is not None and self.leads:
             call, answer = ElectionCall(self.elector.vote.term), lambda *_answer: None
-            other = self.cluster.controllers.brokers[able[0] - 1]
+            other = self.cluster.controllers.brokers[successor - 1]
             self.cluster.network.send(self.name, other, other.question, self, "summon", call, self.place(), answer)
-        self.after(self.cluster.pace.tick_ms / 4, self._ask_for_another, leading)
 
     def _publish(self) -> None:
         elector = self.elector
         leader = elector.outcome(self.steps.epoch)
         if leader is None:
             return
+        if leader and not elector.leads and self.leading is not None:
+            self.leading.taken()
         members = frozenset(each.ident for each in self.cluster.controllers.brokers)
         master = int(leader[1:]) if leader else None
         change = self.steps.update(KnownGroup(elector.vote.term, master, leader, leader, members))

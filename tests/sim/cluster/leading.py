@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
+from broker.roles.term import HandOver
 from controller.replicas.group import AlterSyncStateSet, GroupView
 from tests.sim.cluster.asking import LOST, known
 from tests.sim.cluster.controllers import GROUP, NOT_LEADER
@@ -37,6 +38,7 @@ class Leading:
             interval_ms=broker.cluster.pace.check_ms,
         )  # fmt: skip
         self.ask_again = broker.asking.again
+        self._hand_over: HandOver | None = None
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
@@ -98,6 +100,38 @@ class Leading:
     def resign(self) -> None:
         """The log is damaged."""
         self.broker.lost_something()
+
+    def hand_over(self, to: int | None = None) -> None:
+        """Let another broker be the master in order."""
+        build, limit_s = self.broker.cluster.build, self.broker.cluster.pace.answer_ms / 1_000
+        self._hand_over = build.hand_over(self.term, self, to, limit_s=limit_s)
+        self._hand_over.begin()
+
+    def suspend(self) -> None:
+        """Clients are sent away, where the product lets them wait."""
+        self.is_held = True
+
+    def settle(self, settled: Callable[[], None]) -> None:
+        """What was taken is confirmed, or given up."""
+        log = self.broker.log
+        if log.confirm >= log.end:
+            settled()
+        else:
+            self._waiting.append((log.end, lambda _is_safe: settled()))
+
+    def seek(self, successor: int | None) -> None:
+        """1002, or a summons."""
+        self.broker.seek(successor)
+
+    def taken(self, why_not: str = "") -> None:
+        """Another broker is the master, or what was asked has failed."""
+        if self._hand_over is not None:
+            self._hand_over.over(why_not)
+
+    def handed_over(self, why_not: str) -> None:
+        """The process ends."""
+        self.broker.world.tell(self.broker.name, f"has handed over, {why_not or 'well'}")
+        self.broker.end(self.broker.boot)
 
     def give_up(self) -> None:
         """Waiting clients do not learn what becomes of their messages."""

@@ -225,7 +225,6 @@ def _electing(flag: str) -> Build:
 
 RARE: dict[str, int] = {
     "expand-without-epoch-start": 1_350,
-    "forced-votes-ignore-place": 120,
 }
 """Where the search for a bug begins that few seeds show."""
 
@@ -254,11 +253,9 @@ PLANTS: dict[str, Build] = {
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
     "answers-after-a-pause": Build(pauses=AnswersAlways),
-    "acknowledges-what-it-hands-over": Build(frozenset({"acknowledges-what-it-hands-over", "hands-over-at-once"})),
     "hands-over-to-anybody": Build(frozenset({"hands-over-to-anybody"})),
     "vote-forgotten": _electing("vote-forgotten"),
     "vote-ignores-place": _electing("vote-ignores-place"),
-    "forced-votes-ignore-place": Build(frozenset({"forced-votes-ignore-place", "summons-the-last"}), elects=True),
     "two-votes-a-term": _electing("two-votes"),
     "wiped-brokers-vote": _electing("wiped-votes"),
     "counts-less-than-a-majority": Build(majority=CountsTooFew, elects=True),

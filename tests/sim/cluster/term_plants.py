@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.roles.term import MasterTerm
+from broker.roles.term import SUMMONS, HandOver, MasterTerm
 from tests.sim.cluster.broker import Build
 
 
@@ -71,9 +71,50 @@ class ResignsAnyway(MasterTerm):
             self._owner.resign()
 
 
+class HandsOverAtOnce(HandOver):
+    """Another master is asked for before what was taken is confirmed."""
+
+    def begin(self) -> None:
+        super().begin()
+        self._settled()
+
+
+class WaitsForEver(HandOver):
+    """A master that stops waits until another one is there."""
+
+    def over(self, why_not: str = "") -> None:
+        if not why_not:
+            super().over()
+
+
+class SummonsOnce(HandOver):
+    """A summons that is lost is not repeated."""
+
+    def _seek(self) -> None:
+        if not self._is_over:
+            able = self._term.complete()
+            self._broker.seek(able[0] if able else None)
+
+
+class SummonsTheLast(HandOver):
+    """Whoever is furthest behind is to be the next master."""
+
+    def _seek(self) -> None:
+        replicas = sorted(self._term.leader.replicas(), key=lambda each: each.acknowledged)
+        if not self._is_over:
+            self._broker.seek(replicas[0].broker if replicas else None)
+            self._term.later(self._limit_s / SUMMONS, self._seek)
+
+
 PLANTS: dict[str, Build] = {
     "keeps-its-office": Build(term=KeepsItsOffice),
+    "acknowledges-what-it-hands-over": Build(frozenset({"acknowledges-what-it-hands-over"}), hand_over=HandsOverAtOnce),
+    "waits-for-ever": Build(hand_over=WaitsForEver),
+    "forced-votes-ignore-place": Build(frozenset({"forced-votes-ignore-place"}), elects=True, hand_over=SummonsTheLast),
 }
+
+RARE: dict[str, int] = {"forced-votes-ignore-place": 120}
+"""As in `plants`."""
 
 TOLD: dict[str, Build] = {
     "proposes-again": Build(term=ProposesAgain),
@@ -82,6 +123,8 @@ TOLD: dict[str, Build] = {
     "checks-nothing-at-first": Build(term=ChecksNothingAtFirst),
     "forgets-what-was-due": Build(term=ForgetsWhatWasDue),
     "waits-for-the-former-master": Build(term=WaitsForTheFormer),
+    "hands-over-at-once": Build(hand_over=HandsOverAtOnce),
+    "summons-once": Build(hand_over=SummonsOnce, elects=True),
     "resigns-anyway": Build(term=ResignsAnyway),
 }
 """A story each shows them: most cost time and no message, the first needs several answers to be lost."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.cluster import plants, role_plants, stream_plants, term_plants
-from tests.sim.cluster.plants import RARE
 from tests.sim.cluster.schedule import run
 
 SCHEDULES_MAX = 400
+RARE = plants.RARE | term_plants.RARE
 PLANTS = plants.PLANTS | stream_plants.PLANTS | role_plants.PLANTS | term_plants.PLANTS
 
 

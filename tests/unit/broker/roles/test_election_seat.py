@@ -53,15 +53,3 @@ def test_a_later_term_ends_the_stream_and_a_voter_is_introduced_once() -> None:
     one.count_copies(counted=False)
     one.count_copies(counted=True)
     assert client.introduced == [True, False]
-
-
-def test_who_can_take_the_place_of_a_master_has_all_of_its_log_and_counts() -> None:
-    replicas = [
-        SimpleNamespace(broker=broker, acknowledged=end, is_learner=learner)
-        for broker, end, learner in ((1, 400, False), (2, 399, False), (3, 400, True))
-    ]
-    leader = SimpleNamespace(replicas=lambda: replicas)
-    member: Any = SimpleNamespace(store=SimpleNamespace(end_position=400), client=None, leader=leader)
-    assert ElectionSeat(member).successors() == [1]
-    member.leader = None
-    assert ElectionSeat(member).successors() == []

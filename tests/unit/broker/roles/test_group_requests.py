@@ -90,7 +90,7 @@ async def not_in_time(master: BrokerApp, to: int, monkeypatch: pytest.MonkeyPatc
     assert isinstance(member, GroupMember)
     late = await connect("127.0.0.1", master.port)
     with monkeypatch.context() as patch:
-        patch.setattr(member.manager._seat, "successors", list)
+        patch.setattr(member.master.term, "complete", list)
         moving = asyncio.ensure_future(move(master, to))
         await until(lambda: not member.gate.serving)
         waiting = asyncio.ensure_future(late.request(Command(RequestCode.GET_ALL_TOPIC_CONFIG)))
@@ -104,10 +104,10 @@ async def not_in_time(master: BrokerApp, to: int, monkeypatch: pytest.MonkeyPatc
 async def another_wins(master: BrokerApp, wanted: int, winner: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third member comes to lead: that is no success."""
     manager = master._member.manager
-    transfer = manager.transfer
+    hand_over = manager.hand_over
     await until(lambda: len(master.status()["member"]["in_sync"]) == 3)
     with monkeypatch.context() as patch:
-        patch.setattr(manager, "transfer", lambda _to: transfer(winner))
+        patch.setattr(manager, "hand_over", lambda _to: hand_over(winner))
         while "no other broker leads" in str((answer := await move(master, wanted)).remark):
             continue  # it did not have everything in time, on a busy machine
     remark = str(answer.remark)

@@ -134,10 +134,10 @@ async def test_a_master_that_stops_hands_over_first(tmp_path: Path) -> None:
         await until(lambda: member.store.end_position > end)
         hand_over, asked = member.manager.hand_over, []
 
-        async def handing_over() -> None:
+        async def handing_over(successor: int | None) -> None:
             asked.append(asyncio.ensure_future(late.request(Command(RequestCode.APPEND_MANY, body=body))))
             await until(lambda: member.gate._held.requests)
-            await hand_over()
+            await hand_over(successor)
 
         member.manager.hand_over = handing_over
         stopping = asyncio.ensure_future(first.stop())

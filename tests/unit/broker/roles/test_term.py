@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from broker.replication.ha_server import HaServer
 from broker.replication.leader import Acknowledge, LeaderSettings, Proposal
 from broker.replication.majority import Majority
 from broker.roles.steps import KnownGroup, PauseWatch
-from broker.roles.term import MasterTerm, TermRules
+from broker.roles.term import HandOver, MasterTerm, TermRules
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import SystemClock
 from tests.unit.broker.replication.streams import DEADLINE_S, LOG, open_store
@@ -131,4 +132,68 @@ async def test_what_was_due_before_a_refusal_is_done_after_it(tmp_path: Path) ->
         second = await office.proposals.get()
     assert (second.members, second.number, office.asked_again) == (first.members, first.number + 1, 1)
     office.term.end()
+    office.store.close()
+
+
+class Handing:
+    """A master that hands over; what is asked of it, in order."""
+
+    def __init__(self, office: Office, *, limit_s: float) -> None:
+        self.asked: asyncio.Queue[object] = asyncio.Queue()
+        self.settled: Callable[[], None] | None = None
+        self.hand_over = HandOver(office.term, self, limit_s=limit_s)
+        self.hand_over.begin()
+
+    def suspend(self) -> None:
+        self.asked.put_nowait("suspend")
+
+    def settle(self, settled: Callable[[], None]) -> None:
+        self.asked.put_nowait("settle")
+        self.settled = settled
+
+    def seek(self, successor: int | None) -> None:
+        self.asked.put_nowait(successor)
+
+    def handed_over(self, why_not: str) -> None:
+        self.asked.put_nowait(f"over: {why_not}")
+
+    async def next(self, count: int) -> list[object]:
+        async with asyncio.timeout(DEADLINE_S):
+            return [await self.asked.get() for _ in range(count)]
+
+
+async def test_the_controllers_are_asked_once_when_all_that_was_taken_is_confirmed(tmp_path: Path) -> None:
+    office = Office(tmp_path, None)
+    handing = Handing(office, limit_s=DEADLINE_S)
+    assert await handing.next(2) == ["suspend", "settle"]
+    assert handing.settled is not None
+    assert handing.asked.empty()
+    handing.settled()
+    handing.settled()
+    assert await handing.next(1) == [None]
+    handing.hand_over.over()
+    handing.hand_over.over("too late")
+    assert await handing.next(1) == ["over: "]
+    assert handing.asked.empty()
+    office.store.close()
+
+
+async def test_a_hand_over_ends_in_time_whatever_is_missing(tmp_path: Path) -> None:
+    """Replicas that confirm nothing, controllers that do not answer."""
+    office = Office(tmp_path, None)
+    handing = Handing(office, limit_s=0.1)
+    assert await handing.next(4) == ["suspend", "settle", None, "over: not done within 0.1 s"]
+    office.store.close()
+
+
+async def test_members_are_summoned_again_and_again(tmp_path: Path) -> None:
+    """Nobody has everything here, which is looked at each time."""
+    office = Office(tmp_path, Majority(frozenset({1, 2}), lambda: True))
+    handing = Handing(office, limit_s=0.2)
+    await handing.next(2)
+    assert handing.settled is not None
+    handing.settled()
+    assert await handing.next(3) == [None] * 3
+    handing.hand_over.over()
+    assert "over: " in await handing.next(1)
     office.store.close()
