@@ -19,11 +19,13 @@ controllers decide again. An action that fails ends the node: the log may be nei
 Invariants: the log is open at most once, and nothing works on it while it is closed or opened; a broker refuses before
 it ends a role, leads before it serves, and is announced after it serves. At most one of the actions that take their
 time (`EndRole`, `OpenLog`) is under way; its end is an event. Loop rule: one thread. Pure: `member` carries the actions
-out, and so does `tests/sim/cluster`, on a simulated disk.
+out in the order of its `RoleOrders`, and so does `tests/sim/cluster`, on a simulated disk.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -393,3 +395,49 @@ def _renewed(role: RoleChange | None, view: KnownGroup) -> RoleChange | None:
     if role is None or (role.view.epoch, role.view.master) != (view.epoch, view.master):
         return role
     return replace(role, view=view)
+
+
+class RoleOrders:
+    """What a node has decided and nobody has done yet, in its order, for whoever carries it out."""
+
+    def __init__(self, node: GroupNode, due: Callable[[], None]) -> None:
+        """`due` is called when something may be to do."""
+        self.node = node
+        self._due = due
+        self.todo: deque[Action] = deque()
+        self._is_paused = False
+        self._wanted: RoleChange | None = None
+        """What was wanted during the pause."""
+
+    def pause(self) -> None:
+        """Begin no role until `resume`: who leads is about to be known."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Begin the newest role that was wanted meanwhile."""
+        self._is_paused = False
+        role, self._wanted = self._wanted, None
+        if role is not None:
+            self.feed(Ordered(role))
+
+    def want(self, role: RoleChange) -> None:
+        """Take this role as soon as the action under way is done."""
+        if self._is_paused:
+            self._wanted = role
+        else:
+            self.feed(Ordered(role))
+
+    def drop(self) -> None:
+        """Do not take the role that is wanted."""
+        self._wanted = None
+        self.feed(Withdrawn())
+
+    def feed(self, event: Event) -> None:
+        """Let the node decide what an event means; it is carried out later."""
+        self.todo.extend(self.node.step(event))
+        self._due()
+
+    def give_up(self, address: str, epoch: int) -> None:
+        """What is not done yet is never done: the process is to end; the arguments are those of `Stop`."""
+        self.todo.clear()
+        self.feed(Stop(address, epoch))

@@ -15,7 +15,7 @@ from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
 from broker.roles.steps import KnownGroup, PauseWatch
-from broker.roles.term import HandOver, MasterTerm, TermRules
+from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 
-class Authority(Protocol):
+class GroupAuthority(Protocol):
     """Who decides about the group: the controllers, or the members themselves."""
 
     async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
@@ -119,7 +119,7 @@ class MasterOfGroup:
         view: KnownGroup,
         store: LogStore,
         streams: ReplicaStreams,
-        authority: Authority,
+        authority: GroupAuthority,
         log: Any,
         *,
         pauses: PauseWatch,
@@ -215,8 +215,8 @@ class HandingOver:
         succession: Succession,
         to: int | None = None,
     ) -> None:
-        """`settle` calls back when all that was taken is confirmed or never will be; `to`: see `HandOver`."""
-        self._hand_over = HandOver(master.term, self, to)
+        """`settle` calls back when all that was taken is confirmed or never will be; `to`: see `TermHandOver`."""
+        self._hand_over = TermHandOver(master.term, self, to)
         self._gate, self._succession = gate, succession
         self.settle = settle
         self._seeking: list[asyncio.Task[None]] = []

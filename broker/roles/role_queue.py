@@ -7,7 +7,6 @@ action at a time, in the order in which they were decided. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,12 +18,9 @@ from broker.roles.group_node import (
     Finish,
     GroupNode,
     MasterUnreachable,
-    Ordered,
+    RoleOrders,
     Start,
-    Stop,
-    Withdrawn,
 )
-from broker.roles.steps import RoleChange
 from remoting import clock
 
 
@@ -57,48 +53,18 @@ class RoleExecutor(Protocol):
 
 
 class RoleQueue:
-    """What is to be done for the roles of one member."""
+    """What is to be done for the roles of one member, as a task of the loop."""
 
     def __init__(
         self, member: RoleExecutor, beat: Callable[[], None], failed: Callable[[Exception], None], log: Any
     ) -> None:
         """`beat` is called before and after each change of role; `failed` gets the error of an action."""
-        self.node = GroupNode()
-        self._member, self._beat, self._failed, self._log = member, beat, failed, log
-        self._todo: deque[Action] = deque()
         self._changed = asyncio.Event()
+        self._orders = orders = RoleOrders(GroupNode(), self._changed.set)
+        self.node, self.feed, self.want, self.drop = orders.node, orders.feed, orders.want, orders.drop
+        self.pause, self.resume = orders.pause, orders.resume
+        self._member, self._beat, self._failed, self._log = member, beat, failed, log
         self._began_ms = 0
-        self._is_paused = False
-        self._wanted: RoleChange | None = None
-        """What was wanted during the pause."""
-
-    def pause(self) -> None:
-        """Begin no role until `resume`: who leads is about to be known."""
-        self._is_paused = True
-
-    def resume(self) -> None:
-        """Begin the newest role that was wanted meanwhile, in a later turn of the loop."""
-        self._is_paused = False
-        role, self._wanted = self._wanted, None
-        if role is not None:
-            self.feed(Ordered(role))
-
-    def want(self, role: RoleChange) -> None:
-        """Take this role as soon as the action under way is done."""
-        if self._is_paused:
-            self._wanted = role
-        else:
-            self.feed(Ordered(role))
-
-    def drop(self) -> None:
-        """Do not take the role that is wanted."""
-        self._wanted = None
-        self.feed(Withdrawn())
-
-    def feed(self, event: Event) -> None:
-        """Let the node decide what an event means; it is carried out in `run`."""
-        self._todo.extend(self.node.step(event))
-        self._changed.set()
 
     async def start(self) -> None:
         """Open the log. Raises StoreError, OSError."""
@@ -120,15 +86,14 @@ class RoleQueue:
 
     async def stop(self, address: str, epoch: int) -> None:
         """End the role and close everything, `run` having been cancelled; the arguments are those of `Stop`."""
-        self._todo.clear()
-        self.feed(Stop(address, epoch))
+        self._orders.give_up(address, epoch)
         await self._carry_out()
 
     async def _carry_out(self) -> None:
-        while self._todo:
-            event = await self._done(self._todo.popleft())
+        while self._orders.todo:
+            event = await self._done(self._orders.todo.popleft())
             if event is not None:
-                self._todo.extend(self.node.step(event))
+                self._orders.todo.extend(self.node.step(event))
 
     async def _done(self, action: Action) -> Event | None:
         """Do one; what a change is like for others, and for the log, is said here."""

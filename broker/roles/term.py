@@ -267,7 +267,7 @@ class HandingBroker(Protocol):
     def seek(self, successor: int | None) -> None:
         """Ask the controllers for another master, or where there are none summon this broker, if there is one.
 
-        `HandOver.over` says what came.
+        `TermHandOver.over` says what came.
         """
         ...
 
@@ -276,7 +276,7 @@ class HandingBroker(Protocol):
         ...
 
 
-class HandOver:
+class TermHandOver:
     """The end of a term in order, once."""
 
     def __init__(

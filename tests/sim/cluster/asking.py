@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.roles.group_node import Ordered, SetChanged
+from broker.roles.group_node import SetChanged
 from broker.roles.steps import Ask, KnownGroup, RoleChange, RolePhase, SyncStateSetChange
 from controller.replicas.group import ElectMaster, GroupView
 from remoting.protocol.frames.codes import ResponseCode
@@ -186,7 +186,7 @@ class Asking:
         change = self.steps.update(known(view))
         if isinstance(change, RoleChange):
             self._broker.saved_epoch = self.steps.epoch
-            self._broker.roles.feed(Ordered(change))
+            self._broker.roles.want(change)
         elif isinstance(change, SyncStateSetChange):
             self._broker.roles.feed(SetChanged(change.view))
         if view.master is None and self.steps.stage is RolePhase.RUNNING:

@@ -20,9 +20,9 @@ from broker.replication.log_following import LogFollowing
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
-from broker.roles.group_node import DamageFound, GroupNode, Start, StoodStill, Withdrawn
+from broker.roles.group_node import DamageFound, GroupNode, Start, StoodStill
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
-from broker.roles.term import HandOver, MasterTerm, TermRules
+from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from broker.store.index.reader import Reader
 from controller.replicas.group import GroupView, Live, RegisterReplica
 from tests.sim.cluster.asking import Asking
@@ -66,7 +66,7 @@ class Build:
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
     """Leaves something out of the shipped store."""
     term: type[MasterTerm] = MasterTerm
-    hand_over: type[HandOver] = HandOver
+    hand_over: type[TermHandOver] = TermHandOver
 
 
 @dataclass(slots=True)
@@ -151,6 +151,8 @@ class Broker(Node):
         self._generation = 0
         self._ticks = 0
         self.asking = Asking(self)
+        self._suspended: list[Callable[[], None]] | None = None
+        """Requests that wait for a role to change; None while none wait."""
         self.is_leaving = False
         """Whether it hands over before it stops, and takes no role any more."""
 
@@ -224,6 +226,10 @@ class Broker(Node):
             self.log.kill()
         self.stop()
         self._clear()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End all connections."""
         for stream in self.cluster.network.streams:
             for end in (0, 1):
                 if stream.nodes[end] is self and stream.open[end]:
@@ -238,6 +244,11 @@ class Broker(Node):
             self.end(self.boot)
         else:
             leading.hand_over()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the master, as far as it knows."""
+        return self.leading is not None
 
     def seek(self, _successor: int | None) -> None:
         """Have the controllers choose another master."""
@@ -370,6 +381,22 @@ class Broker(Node):
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
+    def hold(self) -> None:
+        """Requests of clients wait until `release`."""
+        self._suspended = []
+
+    def holds(self, request: Callable[[], None]) -> bool:
+        """Whether a request waits now."""
+        if self._suspended is not None:
+            self._suspended.append(request)
+        return self._suspended is not None
+
+    def release(self) -> None:
+        """Carry out what waits, or refuse it, as the role is now."""
+        held, self._suspended = self._suspended, None
+        for request in held or ():
+            request()
+
     def read(self, wait_ms: float, answered: Callable[[int | None], None]) -> None:
         """Answer with the end of the visible messages, at once or after a wait for more; None: ask another broker."""
         leading = self.serving
@@ -443,5 +470,5 @@ class Broker(Node):
         self.world.tell(self.name, f"has lost what is behind {self.damage}")
         self.safe = False
         self.losses += 1
-        self.roles.feed(Withdrawn())
+        self.roles.drop()
         self.asking.lost_something()

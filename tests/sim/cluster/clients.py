@@ -50,6 +50,8 @@ class Producer(Node):
 
     def _arrived(self, target: Broker, queue: int, ident: int) -> None:
         """The message arrives at the broker."""
+        if target.holds(lambda: self._arrived(target, queue, ident)):
+            return
         if target.serving is None:
             hint = target.following.master.ident - 1 if target.following is not None else None
             self.cluster.network.send(target.name, self, self._moved, hint)

@@ -12,7 +12,7 @@ from typing import Any
 from broker.replication.leader import Acknowledge
 from broker.replication.majority import Majority, majority_of
 from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
-from broker.roles.group_node import Ordered, Start, Withdrawn
+from broker.roles.group_node import Start
 from broker.roles.steps import KnownGroup, RoleChange
 from controller.replicas.group import GroupView
 from remoting.protocol.voting import VoteAnswer
@@ -142,7 +142,7 @@ class ElectingBroker(Broker):
         if self.following is not None:
             self.following.introduce()
         self.elector.resign(int(self.world.now))
-        self.roles.feed(Withdrawn())
+        self.roles.drop()
         self.steps.lost_something(0)
         self.steps.found_leader(0)
         self.steps.registered(0)
@@ -243,6 +243,14 @@ class ElectingBroker(Broker):
             if ask.term >= elector.vote.term:
                 self._ask_all("beat" if ask.beat else "vote", ask)
 
+    def move(self, to: int) -> None:
+        """An operator has another member be the master in place of this one, if it is and that one is in sync."""
+        leading = self.serving
+        if leading is None or not self.leads or self.is_leaving or leading.is_handing_over:
+            return
+        if to in [each.broker for each in leading.core.replicas() if each.acknowledged >= 0 and not each.is_learner]:
+            leading.hand_over(to)
+
     def seek(self, successor: int | None) -> None:
         """Summon a member that has everything."""
         if successor is not None and self.leads:
@@ -262,7 +270,7 @@ class ElectingBroker(Broker):
         change = self.steps.update(KnownGroup(elector.vote.term, master, leader, leader, members))
         if isinstance(change, RoleChange):
             self.saved_epoch = self.steps.epoch
-            self.roles.feed(Ordered(change))
+            self.roles.want(change)
 
     def fenced_below(self, epoch: int) -> int:
         """The epoch that a replica tells the master of `epoch`: a later one if it has voted since."""

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.cluster.electing import ElectingBroker
 from tests.sim.cluster.pace import USUAL
 from tests.sim.cluster.world import Node
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ORDERLY_SHARE = 0.25
 """Schedules in which brokers are stopped in order too."""
+MOVE_SHARE = 0.4
+"""Of those stops, where brokers elect: another one is made the master instead, by command."""
 DAMAGE_SHARE = 0.3
 """Of those in which one disk may forget something, the share in which one does."""
 
@@ -120,7 +123,15 @@ class Faults:
             return
         chance = self._orderly
         broker = self._schedule.cluster.master() or chance.choice(self._brokers)
-        if broker.is_up and not broker.is_paused:
+        if (
+            broker.is_up
+            and not broker.is_paused
+            and isinstance(broker, ElectingBroker)
+            and chance.random() < MOVE_SHARE
+        ):
+            self.count += 1
+            broker.move(chance.choice([each.ident for each in self._brokers if each is not broker]))
+        elif broker.is_up and not broker.is_paused:
             self.count += 1
             self._world.tell("!!", f"{broker.name} is to stop")
             broker.stop_in_order()

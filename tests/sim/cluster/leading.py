@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
-from broker.roles.term import HandOver
+from broker.roles.term import TermHandOver
 from controller.replicas.group import AlterSyncStateSet, GroupView
 from tests.sim.cluster.asking import LOST, known
 from tests.sim.cluster.controllers import GROUP, NOT_LEADER
@@ -38,7 +38,7 @@ class Leading:
             interval_ms=broker.cluster.pace.check_ms,
         )  # fmt: skip
         self.ask_again = broker.asking.again
-        self._hand_over: HandOver | None = None
+        self._hand_over: TermHandOver | None = None
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
@@ -108,8 +108,10 @@ class Leading:
         self._hand_over.begin()
 
     def suspend(self) -> None:
-        """Clients are sent away, where the product lets them wait."""
+        """Clients wait; what is sent here all the same is refused."""
         self.is_held = True
+        self.broker.hold()
+        self.broker.roles.pause()
 
     def settle(self, settled: Callable[[], None]) -> None:
         """What was taken is confirmed, or given up."""
@@ -129,9 +131,22 @@ class Leading:
             self._hand_over.over(why_not)
 
     def handed_over(self, why_not: str) -> None:
-        """The process ends."""
-        self.broker.world.tell(self.broker.name, f"has handed over, {why_not or 'well'}")
-        self.broker.end(self.broker.boot)
+        """The process ends, or it goes on in the role that it has now."""
+        broker = self.broker
+        broker.world.tell(broker.name, f"has handed over, {why_not or 'well'}")
+        self._hand_over = None
+        if broker.is_leaving:
+            broker.end(broker.boot)
+            return
+        broker.roles.resume()
+        if broker.serving is self and broker.leads:
+            self.is_held = False
+            broker.release()
+
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether another broker is to be the master in its place."""
+        return self._hand_over is not None
 
     def give_up(self) -> None:
         """Waiting clients do not learn what becomes of their messages."""

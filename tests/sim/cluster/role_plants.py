@@ -22,6 +22,7 @@ from broker.roles.group_node import (
     Serve,
     SetChanged,
     StoodStill,
+    Suspend,
     Unfollow,
 )
 from tests.sim.cluster.broker import Build
@@ -145,6 +146,26 @@ class RefusesWhenItHasEnded(GroupNode):
         return *_without(actions, Refuse), *refuse
 
 
+class KeepsNobodyWaiting(GroupNode):
+    """Clients that come while the log of a new master opens are sent away."""
+
+    def step(self, event: Event) -> Actions:
+        return _without(super().step(event), Suspend)
+
+
+class RefusesWhoWaits(GroupNode):
+    """A broker that is to be the master refuses once more after it has let requests wait."""
+
+    def step(self, event: Event) -> Actions:
+        actions = super().step(event)
+        suspend = tuple(each for each in actions if isinstance(each, Suspend))
+        refuse = tuple(each for each in actions if isinstance(each, Refuse))
+        if not suspend:
+            return actions
+        at = actions.index(suspend[0])
+        return *_without(actions[:at], Refuse), *suspend, *refuse, *actions[at + 1 :]
+
+
 PLANTS: dict[str, Build] = {
     "answers-until-its-end": Build(node=AnswersUntilItsEnd),
     "leaves-nothing": Build(node=LeavesNothing),
@@ -162,5 +183,7 @@ TOLD: dict[str, Build] = {
     "trusts-who-came-before-its-pause": Build(node=TrustsWhoCameBefore),
     "leads-with-the-ordered-set": Build(node=LeadsWithTheOrderedSet),
     "hides-its-damage": Build(node=HidesItsDamage),
+    "keeps-nobody-waiting": Build(node=KeepsNobodyWaiting),
+    "refuses-who-waits": Build(node=RefusesWhoWaits),
 }
 """Bugs that need an exact order of events: a story each shows them."""

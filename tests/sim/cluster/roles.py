@@ -6,14 +6,13 @@ its time here: meanwhile reports and orders arrive, the process may be paused, k
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker.roles.group_node import (
-    Action,
     Announce,
     Begin,
     CloseLog,
+    ClosePorts,
     EndRole,
     Event,
     Expect,
@@ -28,8 +27,9 @@ from broker.roles.group_node import (
     Refuse,
     ReportLoss,
     RoleEnded,
+    RoleOrders,
     Serve,
-    Stop,
+    Suspend,
     Unfollow,
 )
 from tests.sim.cluster.world import Violation
@@ -38,26 +38,23 @@ if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
 
 
-class Roles:
+class Roles(RoleOrders):
     """From one start of a broker to its end."""
 
     def __init__(self, broker: Broker) -> None:
-        self.node = broker.cluster.build.node()
+        super().__init__(broker.cluster.build.node(), self._go_on_soon)
         self._broker = broker
-        self._todo: deque[Action] = deque()
         self._turn: object | None = None
         """What goes on later; None while nothing is to be done."""
 
-    def feed(self, event: Event) -> None:
-        """Let the node decide what an event means; nothing is begun any more by a process that is to stop."""
-        self._todo.extend(self.node.step(event))
-        if self._todo and self._turn is None and not self._broker.is_leaving:
+    def _go_on_soon(self) -> None:
+        if self.todo and self._turn is None:
             self._later(self._broker.lag_ms())
 
     def leave(self, epoch: int) -> None:
         """The process is to stop: what is under way is given up."""
-        self._todo = deque(self.node.step(Stop("", epoch)))
-        self._later(self._broker.lag_ms())
+        self._turn = None
+        self.give_up("", epoch)
 
     def _later(self, delay_ms: float, event: Event | None = None) -> None:
         self._turn = turn = object()
@@ -69,9 +66,9 @@ class Roles:
         if isinstance(event, LogOpened):
             event = self._opened()
         if event is not None:
-            self._todo.extend(self.node.step(event))
-        while self._todo:
-            action = self._todo.popleft()
+            self.todo.extend(self.node.step(event))
+        while self.todo:
+            action = self.todo.popleft()
             if isinstance(action, (EndRole, OpenLog)):
                 self._begin(action)
                 return
@@ -113,10 +110,14 @@ class Roles:
                 if broker.serving is not None:
                     broker.serving.give_up()
                 broker.serving = None
+                broker.release()
+            case Suspend():
+                broker.hold()
             case Lead(view, former):
                 broker.lead(view, former)
             case Serve():
                 broker.serving = broker.leading
+                broker.release()
             case Announce():
                 broker.cluster.judge.announced(broker)
             case Learn(view):
@@ -145,6 +146,10 @@ class Roles:
                     broker.following = None
             case ReportLoss():
                 broker.lost_something()
+            case ClosePorts():
+                broker.hang_up()
+            case _:
+                raise Violation("every action is carried out", f"{broker.name}: {action}")
 
     def _close(self) -> None:
         broker = self._broker

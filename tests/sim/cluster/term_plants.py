@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.roles.term import SUMMONS, HandOver, MasterTerm
+from broker.roles.term import SUMMONS, MasterTerm, TermHandOver
 from tests.sim.cluster.broker import Build
 
 
@@ -71,7 +71,7 @@ class ResignsAnyway(MasterTerm):
             self._owner.resign()
 
 
-class HandsOverAtOnce(HandOver):
+class HandsOverAtOnce(TermHandOver):
     """Another master is asked for before what was taken is confirmed."""
 
     def begin(self) -> None:
@@ -79,7 +79,7 @@ class HandsOverAtOnce(HandOver):
         self._settled()
 
 
-class WaitsForEver(HandOver):
+class WaitsForEver(TermHandOver):
     """A master that stops waits until another one is there."""
 
     def over(self, why_not: str = "") -> None:
@@ -87,7 +87,7 @@ class WaitsForEver(HandOver):
             super().over()
 
 
-class SummonsOnce(HandOver):
+class SummonsOnce(TermHandOver):
     """A summons that is lost is not repeated."""
 
     def _seek(self) -> None:
@@ -96,7 +96,7 @@ class SummonsOnce(HandOver):
             self._broker.seek(able[0] if able else None)
 
 
-class SummonsTheLast(HandOver):
+class SummonsTheLast(TermHandOver):
     """Whoever is furthest behind is to be the next master."""
 
     def _seek(self) -> None:
@@ -113,7 +113,7 @@ PLANTS: dict[str, Build] = {
     "forced-votes-ignore-place": Build(frozenset({"forced-votes-ignore-place"}), elects=True, hand_over=SummonsTheLast),
 }
 
-RARE: dict[str, int] = {"forced-votes-ignore-place": 120}
+RARE: dict[str, int] = {"forced-votes-ignore-place": 100}
 """As in `plants`."""
 
 TOLD: dict[str, Build] = {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.roles.group_node import NodePhase
 from tests.sim.cluster.broker import Build
+from tests.sim.cluster.electing import ElectingBroker
 from tests.sim.cluster.role_plants import TOLD
 from tests.sim.cluster.story import Story
 from tests.sim.cluster.world import Violation
@@ -110,6 +113,64 @@ def finds_damage_at_its_start(story: Story) -> None:
     story.end()
 
 
+def asks_while_the_log_opens(story: Story) -> None:
+    """A client that finds the next master before that one is ready waits for it, and is not sent away."""
+    story.settle(1, 2, 3)
+    old = story.master
+    late, other = story.others(old)
+    story.cut([other], [], controllers=True)
+    late.slow_ms = SLOW_MS
+    old.crash(power=False)
+    story.until(lambda: late.roles.node.phase is NodePhase.OPENING)
+    answers: list[bool] = []
+
+    def ask() -> None:
+        if late.holds(ask):
+            return
+        if late.serving is None:
+            answers.append(False)
+        else:
+            late.serving.append(0, 1_000, answers.append)
+
+    late.deliver(ask)
+    story.until(lambda: answers)
+    assert answers == [True]
+    late.slow_ms = None
+    story.end()
+
+
+def moves_by_command(story: Story) -> None:
+    """A member that has everything leads in place of the master, which goes on as its replica."""
+    story.settle(1, 2, 3)
+    master = story.master
+    other = story.others(master)[0]
+    waiting = story.append(master, 2)
+    assert isinstance(master, ElectingBroker)
+    master.move(other.ident)
+    story.until(lambda: story.cluster.master() is other)
+    assert [story.answers.get(ident) for ident in waiting] == [True] * 2
+    story.until(lambda: master.following is not None)
+    assert master.is_up
+    story.end()
+
+
+def nobody_to_move_to(story: Story) -> None:
+    """A master whose successor does not come to lead goes on, and what came meanwhile is carried out."""
+    story.settle(1, 2, 3)
+    master = story.master
+    other = story.others(master)[0]
+    assert isinstance(master, ElectingBroker)
+    assert isinstance(other, ElectingBroker)
+    other.may_stand = False
+    master.move(other.ident)
+    answers: list[bool] = []
+    assert master.holds(lambda: master.leading.append(0, 1_000, answers.append) if master.leading else None)
+    story.until(lambda: answers)
+    assert (answers, story.master) == ([True], master)
+    other.may_stand = True
+    story.end()
+
+
 def stops_as_master(story: Story) -> None:
     """A master that is told to stop answers who waits, and the group goes on without a loss."""
     story.settle(1, 2, 3)
@@ -151,5 +212,23 @@ def test_a_damaged_replica_is_not_elected() -> None:
         finds_damage_at_its_start(Story(TOLD["hides-its-damage"]))
 
 
+@pytest.mark.parametrize("name", ["keeps-nobody-waiting", "refuses-who-waits"])
+def test_who_finds_the_next_master_early_waits(name: str) -> None:
+    asks_while_the_log_opens(Story())
+    with pytest.raises((Violation, AssertionError)):
+        asks_while_the_log_opens(Story(TOLD[name]))
+
+
+@pytest.mark.parametrize("tell", [moves_by_command, nobody_to_move_to])
+def test_another_member_is_made_the_master(tell: Callable[[Story], None]) -> None:
+    tell(Story(Build(elects=True)))
+
+
 def test_every_bug_has_its_story() -> None:
-    assert set(TOLD) == {"leads-with-the-ordered-set", "trusts-who-came-before-its-pause", "hides-its-damage"}
+    assert set(TOLD) == {
+        "leads-with-the-ordered-set",
+        "trusts-who-came-before-its-pause",
+        "hides-its-damage",
+        "keeps-nobody-waiting",
+        "refuses-who-waits",
+    }

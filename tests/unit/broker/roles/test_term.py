@@ -12,7 +12,7 @@ from broker.replication.ha_server import HaServer
 from broker.replication.leader import Acknowledge, LeaderSettings, Proposal
 from broker.replication.majority import Majority
 from broker.roles.steps import KnownGroup, PauseWatch
-from broker.roles.term import HandOver, MasterTerm, TermRules
+from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import SystemClock
 from tests.unit.broker.replication.streams import DEADLINE_S, LOG, open_store
@@ -141,7 +141,7 @@ class Handing:
     def __init__(self, office: Office, *, limit_s: float) -> None:
         self.asked: asyncio.Queue[object] = asyncio.Queue()
         self.settled: Callable[[], None] | None = None
-        self.hand_over = HandOver(office.term, self, limit_s=limit_s)
+        self.hand_over = TermHandOver(office.term, self, limit_s=limit_s)
         self.hand_over.begin()
 
     def suspend(self) -> None:
