@@ -4,18 +4,15 @@
                        served (`replica_reads`), every other request gets NOT_MASTER
     master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
 
-What a change of role takes, and in which order, is decided by `group_node`; it is done here. A store whose disk fails
-stays failed, and `failed` is called. A store that was closed or cut for a role change is no longer the current
-one, and its failure is ignored.
-Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open;
-its positions are known between two roles too. Loop thread only; opening runs in a thread, so heartbeats continue.
+What a change of role takes, and in which order, is decided by `group_node`; it is done here.
+Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open.
+Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +51,7 @@ from broker.roles.group_node import (
 )
 from broker.roles.group_requests import GroupRequests
 from broker.roles.master import HandingOver, MasterOfGroup
+from broker.roles.member_log import MemberLog, Standing
 from broker.roles.member_state import (
     declare_metrics,
     epoch_cache,
@@ -64,11 +62,8 @@ from broker.roles.member_state import (
 )
 from broker.roles.replica_reads import ReplicaReads
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
+from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer
 from broker.roles.steps import KnownGroup
-from broker.store.errors import GivenUp, StoreFailed
-from broker.store.log.confirm import NEVER
-from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.connection import read_signer
@@ -80,7 +75,6 @@ from remoting.server.router import Access, parse_access_keys
 from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.failures import join_address
-from remoting.transport.turn import soon
 from runtime.metrics import declare_port_metrics
 
 if TYPE_CHECKING:
@@ -89,129 +83,6 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How the log stands."""
-
-    epoch: int = 0
-    end: int = 0
-    confirm: int = 0
-    written: int = 0
-    """Epoch of the last byte."""
-
-
-class MemberLog:
-    """The data directory of one broker of a group."""
-
-    def __init__(
-        self, config: BrokerConfig, clock: Clock, faults: FaultPoints, log: Any, failed: Callable[[Exception], None]
-    ) -> None:
-        """`failed` is called with a store that can no longer write."""
-        self.store: LogStore | None = None
-        """The open store, None between two roles."""
-        self.is_whole = False
-        """Whether it is closed, with all of it on the disk."""
-        self._config, self._clock, self._faults, self._log = config, clock, faults, log
-        self._failed = failed
-        self._standing = Standing()
-        self._upkeep: asyncio.Task[None] | None = None
-
-    def standing(self) -> Standing:
-        """How the log stands, also while it is closed between two roles."""
-        store = self.store
-        if store is None:
-            return self._standing
-        end = store.end_position
-        written = next((epoch for epoch, start in reversed(store.replica.epochs) if start < end), 0)
-        return Standing(store.epoch, end, store.confirm_position, written)
-
-    async def open(self, role: str, epoch: int | None = None) -> LogStore:
-        """Open the log as a "writer" in an epoch or as a "replica". Raises StoreError, OSError."""
-        self.is_whole = False
-        loop = asyncio.get_running_loop()
-        held: list[Callable[[], None]] | None = []
-
-        def schedule(function: Callable[[], None]) -> None:
-            if held is not None:
-                held.append(function)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(function)
-
-        def later(function: Callable[[], None]) -> None:
-            (schedule if held is not None else soon)(function)
-
-        opening = loop.run_in_executor(
-            None,
-            lambda: LogStore.open(
-                self._config.data_directory, self._config.store, clock=self._clock, faults=self._faults,
-                schedule=schedule, log=self._log, soon=later, role=role, epoch=epoch,
-            ),
-        )  # fmt: skip
-        try:
-            store = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            (await opening).close()  # it is no longer wanted
-            raise
-        waiting, held = held, None
-        for function in waiting or ():
-            loop.call_soon(function)
-        self.store = store
-        self._watch(store)
-        return store
-
-    def keep_up(self, store: LogStore, damaged: Callable[[LogStore], None], before: Callable[[], None]) -> None:
-        """Begin the upkeep of a replica's store; `damaged` is called each time more of it turns out to be.
-
-        `before` is called at the beginning of every round.
-        """
-        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store, damaged, before))
-
-    async def rest(self) -> None:
-        """End the upkeep; the log stays open."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
-            self._upkeep = None
-
-    def close(self) -> None:
-        """Close the log, if it is open."""
-        store = self.store
-        if store is None:
-            return
-        self._standing = self.standing()
-        self.is_whole = store.refusal is None
-        self.store = None
-        store.close()
-
-    def _watch(self, store: LogStore) -> None:
-        """Call `failed` when the store can no longer write."""
-
-        def failed(error: Exception | None) -> None:
-            asyncio.get_running_loop().call_soon(examine, error)
-
-        def examine(error: Exception | None) -> None:
-            if self.store is not store or error is None:
-                return
-            if isinstance(store.refusal, StoreFailed):
-                self._failed(error)
-            elif not isinstance(error, GivenUp):
-                self._watch(store)
-
-        store.when_confirmed(NEVER, failed)
-
-    async def _maintain(
-        self, store: LogStore, damaged: Callable[[LogStore], None], each_round: Callable[[], None]
-    ) -> None:
-        interval_s = self._config.maintain_interval_ms / 1_000
-        known = store.replica.sound_end if store.quarantined else UNLIMITED
-        while True:
-            await asyncio.sleep(interval_s)
-            await upkeep(store, self._clock.now_ms(), interval_s, self._log, each_round)
-            before, known = known, store.replica.sound_end if store.quarantined else UNLIMITED
-            if known < before:
-                damaged(store)
 
 
 def is_present(settings: ReplicationConfig) -> bool:

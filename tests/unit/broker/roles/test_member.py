@@ -10,7 +10,7 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles.member import MemberLog, Standing
+from broker.roles.member_log import MemberLog
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.steps import KnownGroup
 from broker.store.errors import UnreadableOffsets
@@ -23,10 +23,6 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_mqtt_image
 from remoting.transport.failures import not_master
-from runtime.faults import FaultPoints
-from runtime.logs import get_logger
-from tests.support.clock import ManualClock
-from tests.unit.broker.conftest import SETTINGS
 from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, log_bytes, until
 
 
@@ -342,26 +338,3 @@ async def test_a_damaged_master_lets_another_one_lead(tmp_path: Path) -> None:
         assert first.registry.values()["rocketmq_replica_damaged_bytes_total"] > 0
         assert not first._member.store.quarantined
     assert log_bytes(tmp_path / "broker-1") == log_bytes(tmp_path / "broker-2")
-
-
-async def test_the_state_of_the_log_is_known_between_two_roles(tmp_path: Path) -> None:
-    failures: list[Exception] = []
-    config = BrokerConfig(data_directory=tmp_path, controllers=(), store=SETTINGS)
-    data = MemberLog(config, ManualClock(), FaultPoints(), get_logger("test"), failures.append)
-    assert (data.store, data.standing()) == (None, Standing())
-    store = await data.open("writer", 3)
-    assert (store, store.epoch) == (data.store, 3)
-    stood = data.standing()
-    assert stood.epoch == 3
-    data.close()
-    assert (data.store, data.is_whole, data.standing()) == (None, True, stood)
-    store = await data.open("replica")
-
-    def damaged(_store: object) -> None:
-        raise AssertionError("nothing is damaged")
-
-    data.keep_up(store, damaged, lambda: None)
-    await data.rest()
-    data.close()
-    assert data.is_whole
-    assert not failures
