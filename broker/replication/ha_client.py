@@ -33,6 +33,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._dialling: asyncio.Task[None] | None = None
+        self._has_ended = False
 
     def dial(self, address: str, tls: ClientTls | None) -> asyncio.Task[None]:
         """Begin to connect; the stream is told how it went."""
@@ -49,11 +50,17 @@ class ReplicationLink(asyncio.BufferedProtocol):
     def _dialled(self, attempt: asyncio.Task[None]) -> None:
         error = None if attempt.cancelled() else attempt.exception()
         self._dialling = None
-        if self._transport is not None:
-            if attempt.cancelled() or error is not None:  # too late by a moment
-                self._transport.abort()
-        else:
-            self._stream.ended("closed here" if attempt.cancelled() else str(error) or type(error).__name__)
+        if self._transport is not None and not attempt.cancelled() and error is None:
+            return
+        if self._transport is not None:  # too late by a moment; of its end uvloop says nothing then
+            self._transport.abort()
+        self._end("closed here" if attempt.cancelled() else str(error) or type(error).__name__)
+
+    def _end(self, reason: str) -> None:
+        """Tell the stream, once."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._stream.ended(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The stream may speak now."""
@@ -93,7 +100,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection to the master ended."""
-        self._stream.ended(str(error or "the master closed the connection"))
+        self._end(str(error or "the master closed the connection"))
 
 
 def _security(tls: ClientTls | None, host: str) -> dict[str, Any]:

@@ -221,3 +221,25 @@ async def test_an_attempt_to_connect_can_be_ended(turns: int) -> None:
     await until(lambda: bool(heard.ends))
     assert not heard.opened_once
     assert len(heard.ends) == 1
+
+
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_link_that_is_aborted_while_it_is_made_ends_once(loop: str, turns: int) -> None:
+    """Whatever its loop has done by then; otherwise no other master would ever be dialled."""
+    heard = Heard()
+
+    async def abort() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0)
+        link = ReplicationLink(cast("MasterStream", heard))
+        dialling = link.dial(join_address(*server.sockets[0].getsockname()), None)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        link.abort()
+        await asyncio.wait([dialling])
+        await until(lambda: bool(heard.ends))
+        server.close()
+
+    with asyncio.Runner(loop_factory=pytest.importorskip(loop).new_event_loop) as runner:
+        runner.run(abort())
+    assert len(heard.ends) == 1
