@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.replication.leader import Acknowledge
+from remoting.protocol.errors import LightMQError
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.clients import Consumer, Producer, Reader
@@ -99,6 +100,8 @@ class Schedule:
             return self._result(violation.rule, str(violation))
         except AssertionError as error:
             return self._result("an assertion", repr(error))
+        except LightMQError as error:
+            return self._result("no broker fails", f"{type(error).__name__}: {error}")
         return self._result("", "")
 
     def play(self) -> None:
