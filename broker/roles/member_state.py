@@ -161,6 +161,11 @@ def _declare_group(registry: Registry, member: MemberView) -> None:
         function=lambda: 0 if member.master is None else member.master.admission.refused_full,
     )
     counter(
+        "rocketmq_replica_damaged_refusals_total",
+        "Requests refused in this master's epoch because its log was opened with damage and another broker is in sync",
+        function=lambda: 0 if member.master is None else member.master.admission.refused_damaged,
+    )
+    counter(
         "rocketmq_replica_sent_bytes_total",
         "Log bytes sent to replicas",
         function=lambda: member.replicas.streams.sent_bytes,

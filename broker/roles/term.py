@@ -133,6 +133,17 @@ class MasterTerm:
         self._wait = 0
         """The number of the pause before the next check."""
         self._is_due = self._has_resigned = self._is_over = False
+        self._was_damaged = bool(store.quarantined)
+        """Whether the log was opened with damage: what is lost may have told that an offset of a queue is taken."""
+
+    @property
+    def yields(self) -> bool:
+        """Whether messages wait for another master: this log was opened with damage, and another broker is in sync.
+
+        That one becomes the master as soon as it follows, or leaves the set. Meanwhile nothing may be stored here that
+        takes offsets of the queues, which could be those of messages that only the damaged part told of.
+        """
+        return self._was_damaged and len(self.leader.members.committed) > 1
 
     def begin(self, former: int | None) -> None:
         """Serve replicas; `former` was the master before: no other one would have been elected if it were there."""

@@ -43,7 +43,7 @@ class Leading:
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
         broker, core = self.broker, self.core
-        if self.is_held or not core.accepts(int(broker.world.now)):
+        if self.is_held or self.term.yields or not core.accepts(int(broker.world.now)):
             answered(False)
             return
         offset, start, end = broker.log.append(queue, ident, core.epoch)

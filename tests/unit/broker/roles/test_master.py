@@ -175,3 +175,25 @@ async def test_what_waits_for_the_replicas_is_bounded(tmp_path: Path) -> None:
     assert group.master.admission.refusal() is None
     await replica.stop()
     await group.stop()
+
+
+async def test_a_log_opened_with_damage_takes_nothing_while_another_broker_is_in_sync(tmp_path: Path) -> None:
+    """What the damaged part told of, offsets that are taken, is known there; when that one is gone, messages count."""
+    store = open_store(tmp_path / "1", "writer", 2)
+    end = fill(store, b"q", 20)
+    await until(lambda: store.positions.kept == end)
+    store.close()
+    (file,) = (path for path in (tmp_path / "1" / "log").iterdir() if path.name.isdigit())
+    data = bytearray(file.read_bytes())
+    data[end // 2] ^= 1
+    file.write_bytes(data)
+    group = Group(tmp_path / "1", {1, 2}, absence_limit_ms=300)
+    assert group.store.quarantined
+    await group.start()
+    refused = group.master.admission.refusal()
+    assert refused is not None
+    assert (refused.code, group.master.admission.refused_damaged) == (2, 1)
+    assert "damaged" in refused.remark
+    await until(lambda: group.master.leader.members.committed == {1})
+    assert group.master.admission.refusal() is None
+    await group.stop()
