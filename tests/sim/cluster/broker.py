@@ -294,8 +294,8 @@ class Broker(Node):
 
     def keep_up(self) -> None:
         """The upkeep of the log."""
-        if self.cluster.build.is_stored:
-            self.log.maintain()
+        if self.cluster.build.is_stored and self.log.finds_damage():
+            self._found_damage(self.opened)
 
     # -- the controllers ----------------------------------------------------------------------------------------------
 
@@ -452,12 +452,21 @@ class Broker(Node):
     def damaged(self, position: int) -> None:
         """The disk forgets something; a replica finds that out by itself, a master when it checks."""
         self._damaged_at = position
+        if self.cluster.build.is_stored:
+            self.log.rot(position)
+            return
         if self.opened is not None and self.roles.node.epoch is None:
             self.after(self.lag_ms(), self._found_damage, self.opened)
 
     def _found_damage(self, opened: OpenedLog) -> None:
-        if self.opened is opened and self.damage is not None:
+        if self.opened is opened and self.knows_damage():
             self.roles.feed(DamageFound())
+
+    def knows_damage(self) -> bool:
+        """Whether its log is damaged, and it has found that out; the model's always has."""
+        if self.cluster.build.is_stored:
+            return bool(self.opened is not None and self.opened.quarantined)
+        return self.damage is not None
 
     def cut_away(self, position: int) -> None:
         """The log is cut: a flush in progress does not cover what is written now."""

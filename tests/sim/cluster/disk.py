@@ -223,6 +223,10 @@ class ModelLog:
                     self._platter += bytes(first - len(self._platter))
                 self._platter[first:last] = self.cache[first:last]
 
+    def may_rot(self) -> list[int]:
+        """Where a disk may forget something."""
+        return self.starts
+
     def heal(self) -> None:
         """No accident is to come any more."""
 

@@ -131,7 +131,7 @@ class ElectingBroker(Broker):
         self.after(self.cluster.pace.tick_ms / 2, self._tick)
 
     def _may_stand(self) -> bool:
-        return self.may_stand and self.damage is None
+        return self.may_stand and not self.knows_damage()
 
     def lost_something(self) -> None:
         """The log is damaged: it votes, and is counted, once it has copied what it lost."""

@@ -21,7 +21,7 @@ ORDERLY_SHARE = 0.25
 MOVE_SHARE = 0.4
 """Of those stops, where brokers elect: another one is made the master instead, by command."""
 DAMAGE_SHARE = 0.3
-"""Of those in which one disk may forget something, the share in which one does."""
+"""Of those in which one disk may forget something, the share in which one does; all where logs are stored."""
 
 
 class Faults:
@@ -71,7 +71,8 @@ class Faults:
         self._next()
         if self._orderly.random() < ORDERLY_SHARE:
             self._stop_in_order()
-        if self._schedule.has_reserve and self._damaging.random() < DAMAGE_SHARE:
+        share = 1.0 if self._schedule.cluster.build.is_stored else DAMAGE_SHARE
+        if self._schedule.has_reserve and self._damaging.random() < share:
             self._world.after(self._scale * 1_500 * self._damaging.random(), self._damage)
 
     def end(self) -> None:
@@ -85,6 +86,9 @@ class Faults:
         for broker in self._brokers:
             broker.flush_ms = 0.5
             broker.log.heal()
+            if broker.damage is not None and broker.cluster.build.is_stored:
+                broker.crash(power=False)  # it reads its log again when it starts, and then once a day
+                broker.start()
 
     def _next(self) -> None:
         if self._is_over:
@@ -301,8 +305,9 @@ class Faults:
             return
         chance = self._damaging
         broker = self._schedule.cluster.master() if chance.random() < 0.6 else chance.choice(self._brokers)
-        if broker is not None and broker.log.starts and self._are_sound() and len(self._controllers.view().in_sync) > 1:
+        starts = broker.log.may_rot() if broker is not None else ()
+        if broker is not None and starts and self._are_sound() and len(self._controllers.view().in_sync) > 1:
             self.count += 1
-            broker.damaged(chance.choice(broker.log.starts))
+            broker.damaged(chance.choice(starts))
             self._world.tell("!!", f"the log of {broker.name} is damaged at {broker.damage}")
         self._world.after(self._scale * 2_000 * chance.random(), self._damage)

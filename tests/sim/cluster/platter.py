@@ -89,6 +89,18 @@ class Platter:
                 at = start + len(found)
         return bytes(found)
 
+    def rot(self, folder: str, position: int) -> None:
+        """Turn a bit over, of the byte at a position that files are named by, on the disk and for whoever reads it."""
+        paths = [each for each in (self.directory / folder).iterdir() if each.name.isdigit()]
+        path = max(each for each in paths if int(each.name) <= position)
+        inode, at = path.stat().st_ino, position - int(path.name)
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(bytes([path.read_bytes()[at] ^ 1]))
+        durable = bytearray(self._files[inode])
+        durable[at] ^= 1
+        self._files[inode] = bytes(durable)
+
     # -- a power cut --------------------------------------------------------------------------------------------------
 
     def cut_power(self, mood: str) -> None:

@@ -99,7 +99,7 @@ class Roles(RoleOrders):
         if epoch is not None:
             broker.cluster.judge.begins_epoch(broker.ident, epoch, broker.name)
         broker.opened = broker.open_log(epoch or 0)
-        return LogOpened(is_damaged=epoch is None and broker.damage is not None)
+        return LogOpened(is_damaged=epoch is None and broker.knows_damage())
 
     def _do(self, action: Any) -> None:
         broker = self._broker

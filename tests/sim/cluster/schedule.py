@@ -51,8 +51,8 @@ class Schedule:
         mode = chance.choice(("async", "count")) if chance.random() < 0.06 else "all"
         self.has_retention = chance.random() < 0.15
         self.may_wipe = mode == "all" and in_sync_min == 2 and chance.random() < 0.25
-        self.has_reserve = mode == "all" and in_sync_min == 2 and not (build.is_async or build.is_stored)
-        """Whether a modelled disk may be damaged: what it loses is always on that of another broker in sync."""
+        self.has_reserve = mode == "all" and in_sync_min == 2 and not build.is_async
+        """Whether a disk may be damaged: what it loses is always on that of another broker in sync."""
         has_learner = count == 3 and chance.random() < 0.1
         self.pace = pace = STORM if chance.random() < 0.6 else USUAL
         self.network, self._disks = Network(world), disks
@@ -73,7 +73,7 @@ class Schedule:
         cluster = self.cluster = elected_cluster(self.world, self.network, build, pace, count, self._disks)
         self.controllers, self.judge = cluster.controllers, cluster.judge
         self.may_wipe = self.may_wipe or self.world.chance.random() < 0.3
-        self.has_reserve = not (build.is_async or build.is_stored)
+        self.has_reserve = not build.is_async
 
     def _controlled(
         self, build: Build, pace: Pace, count: int, mode: str, in_sync_min: int, *, has_learner: bool

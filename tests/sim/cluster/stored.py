@@ -9,8 +9,10 @@ Invariant: a kill leaves what was written, a power cut what `platter` leaves; an
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +21,14 @@ from broker.store.append.raw_part import RawPart
 from broker.store.errors import GivenUp, UnreadableOffsets
 from broker.store.index.reader import ReadResult
 from broker.store.log.commit_log import list_segments
+from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log.flush_thread import Flush, FlushThread
 from broker.store.log.index_thread import Done, IndexThread, Job, Workers
+from broker.store.log.metadata import load_mark
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.records.record import HEADER, MESSAGE, RecordView
 from runtime import files
 from runtime.faults import FaultPoints
@@ -69,6 +74,16 @@ class WorldClock:
     def monotonic_ns(self) -> int:
         """Since the beginning."""
         return int(self._world.now * 1_000_000)
+
+
+class StoreLines(WorldLog):
+    """The store's log as lines of a replay, without the names of directories, which are others each time."""
+
+    def info(self, event: str, **fields: object) -> None:
+        kept = {name: value for name, value in fields.items() if name not in ("file", "remedy")}
+        super().info(event, **kept)
+
+    warning = error = info
 
 
 class FlushLater(FlushThread):
@@ -172,6 +187,9 @@ class StoredLog:
         self._is_quick = broker.world.chance.random() < 0.5
         """Whether it flushes on the loop."""
         self.store: LogStore | None = None
+        self._rotten: tuple[int, bytes] | None = None
+        """Where a record is damaged, and what it was."""
+        self._known_damage = UNLIMITED
         self._is_untouched = False
         """Whether the store is open since the start of the process, and nobody has asked for it yet."""
         self._opening = 0
@@ -209,15 +227,22 @@ class StoredLog:
         if self.is_async:
             settings = replace(settings, flush="async", flush_interval_ms=int(self._broker.flush_ms))
         self._opened_in = self.platter.directory
-        self.store = LogStore.open(
+        try:
+            self.store = self._opened(settings, epoch)
+        except (LightMQError, OSError) as error:
+            raise Violation("every broker recovers", f"{self._broker.name}: {error}") from error
+        self._read_end = -1
+        self._known_damage = self.store.replica.sound_end if self.store.quarantined else UNLIMITED
+        self._note()
+
+    def _opened(self, settings: StoreSettings, epoch: int) -> LogStore:
+        return LogStore.open(
             self._opened_in, settings, clock=WorldClock(self.world), faults=FaultPoints(),
             schedule=lambda function: self.later(0, function),
             soon=(lambda function: self.later(self.flush_ms(), function)) if self._is_quick else None,
-            log=WorldLog(self.world, self._broker.name), role="writer" if epoch else "replica", epoch=epoch or None,
+            log=StoreLines(self.world, self._broker.name), role="writer" if epoch else "replica", epoch=epoch or None,
             workers=Workers(lambda flush, seconds: FlushLater(self, flush, seconds), lambda _: JobsLater(self)),
         )  # fmt: skip
-        self._read_end = -1
-        self._note()
 
     def close(self) -> None:
         """Close it in order."""
@@ -255,10 +280,14 @@ class StoredLog:
         """How long it takes until a job is done."""
         return JOB_MS * self.world.chance.random()
 
-    def maintain(self) -> None:
-        """A round of upkeep."""
-        if self.store is not None and not self._is_untouched:
-            self.store.maintain(BEGIN_MS + int(self.world.now))
+    def finds_damage(self) -> bool:
+        """Whether a round of upkeep shows more damage than was known."""
+        store = self.store
+        if store is None or self._is_untouched:
+            return False
+        store.maintain(BEGIN_MS + int(self.world.now))
+        before, self._known_damage = self._known_damage, store.replica.sound_end if store.quarantined else UNLIMITED
+        return self._known_damage < before
 
     # -- how it stands ------------------------------------------------------------------------------------------------
 
@@ -329,11 +358,22 @@ class StoredLog:
             base = int(path.name)
             if base < end and base + path.stat().st_size > start:
                 found += path.read_bytes()[max(start - base, 0) : end - base]
-        return bytes(found)
+        return self._sound(start, bytes(found))
 
     def durable(self, start: int, end: int) -> bytes:
         """What is on the disk, whatever the store says."""
-        return self.platter.durable("log", start, end)
+        return self._sound(start, self.platter.durable("log", start, end))
+
+    def _sound(self, start: int, found: bytes) -> bytes:
+        """What was found from a position on, as it was before it was damaged: the judge knows that it was there."""
+        if self._rotten is None or self._broker.damage is None:
+            return found
+        at, record = self._rotten
+        end = min(start + len(found), at + len(record))
+        if at >= end or start >= end:
+            return found
+        first = max(at, start)
+        return found[: first - start] + record[first - at : end - at] + found[end - start :]
 
     def held(self, start: int, end: int) -> bytes:
         """What counts: on the disk, or in a file where what is written counts and the machine runs."""
@@ -387,6 +427,19 @@ class StoredLog:
         if not self.platter.is_out:
             self.platter.cut_power(mood)
         self.platter.fuse, self.platter.is_out = 0, False
+
+    def may_rot(self) -> list[int]:
+        """Records that are known to be durable after a crash too: what follows may be taken for a torn tail."""
+        if self.store is None:
+            return []
+        mark, starts = load_mark(self.platter.directory), self.starts
+        return [at for at, end in pairwise([*starts, self.end]) if mark is not None and end <= mark.position]
+
+    def rot(self, position: int) -> None:
+        """Damage a record."""
+        (total,) = struct.unpack("<I", self.seen(position, position + 4))
+        self._rotten = position, self.seen(position, position + total)
+        self.platter.rot("log", position + self.world.chance.randrange(total))
 
     def heal(self) -> None:
         """No accident is to come any more."""
@@ -487,20 +540,21 @@ class OpenedStore:
         """Cut, durably."""
         self._cuts(f"a cut at {position}", position)
         self.store.replica.truncate(position)
-        self._was_cut()
+        self._was_cut(position)
 
     def reset(self, position: int) -> None:
         """Start over, durably."""
         self._cuts(f"a start at {position}", max(position, self._log.begin))
         self.store.replica.reset(position)
-        self._was_cut()
+        self._was_cut(position)
 
     def _cuts(self, what: str, position: int) -> None:
-        if position < self._log.confirm:
+        if position < self._log.confirm and self._broker.damage is None:
             self._broker.cluster.judge.cut_below_confirm(self._broker, what)
         self._broker.world.tell(self._broker.name, f"{what}, the log ended at {self._log.end}")
 
-    def _was_cut(self) -> None:
+    def _was_cut(self, position: int) -> None:
+        self._broker.cut_away(position)
         self._log._read_end = -1
         self._broker.cluster.judge.was_cut(self._broker)
 

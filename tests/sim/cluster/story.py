@@ -11,6 +11,7 @@ from tests.sim.cluster.controllers import Controllers
 from tests.sim.cluster.electing import elected_cluster
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import USUAL, Pace
+from tests.sim.cluster.platter import Disks
 from tests.sim.cluster.world import World
 
 LONG_MS = 60_000
@@ -27,12 +28,13 @@ class Story:
         in_sync_min: int = 1,
         start: bool = True,
         pace: Pace = USUAL,
+        disks: Disks | None = None,
     ) -> None:
-        build = build or Build()
+        build, self._disks = build or Build(), disks
         self.world = World(1, trace=True)
         self.network = Network(self.world)
         if build.elects:
-            self.cluster = elected_cluster(self.world, self.network, build, pace, count)
+            self.cluster = elected_cluster(self.world, self.network, build, pace, count, disks)
         else:
             self.cluster = self._controlled(build, pace, count, in_sync_min)
         self.controllers, self.judge, self.brokers = self.cluster.controllers, self.cluster.judge, self.cluster.brokers
@@ -46,7 +48,9 @@ class Story:
     def _controlled(self, build: Build, pace: Pace, count: int, in_sync_min: int) -> Cluster:
         controllers = Controllers(self.world, self.network, count, build.flags, pace)
         judge, rule = Judge(is_weak=False), Acknowledge(in_sync_min=in_sync_min)
-        cluster = judge.cluster = Cluster(self.world, self.network, controllers, judge, rule, build, pace)
+        cluster = judge.cluster = Cluster(
+            self.world, self.network, controllers, judge, rule, build, pace, disks=self._disks
+        )
         cluster.brokers = [Broker(cluster, number) for number in range(1, count + 1)]
         controllers.members = list(cluster.brokers)
         controllers.take_view = lambda node, view: node.learn(view)

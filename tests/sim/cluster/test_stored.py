@@ -6,8 +6,10 @@ import pytest
 
 from tests.sim.cluster.__main__ import told
 from tests.sim.cluster.broker import Build
+from tests.sim.cluster.platter import Disks
 from tests.sim.cluster.schedule import run
 from tests.sim.cluster.store_plants import PLANTS
+from tests.sim.cluster.story import Story
 from tests.sim.cluster.test_schedules import in_a_process
 
 STORED, ELECTING = Build(is_stored=True), Build(is_stored=True, elects=True)
@@ -41,3 +43,23 @@ def test_a_bug_planted_in_the_store_is_caught(name):
     caught = next((each for each in results if each.rule), None)
     assert caught is not None, f"no schedule of {SCHEDULES_MAX} caught {name}"
     print(f"{name}: seed {caught.seed}: {caught.detail}")
+
+
+@pytest.mark.parametrize("build", [STORED, ELECTING], ids=["controllers", "elects"])
+def test_rot_is_found_and_the_record_is_taken_from_the_master_again(build):
+    """By the reading of the log that follows a start; meanwhile the replica is not counted."""
+    with Disks() as disks:
+        story = Story(build, disks=disks)
+        story.settle(1, 2, 3)
+        story.append(story.master, 30)
+        story.settle(1, 2, 3)
+        story.run(1_000)
+        replica = story.others(story.master)[0]
+        replica.damaged(replica.log.may_rot()[10])
+        replica.crash(power=False)
+        replica.start()
+        story.until(lambda: not replica.safe)
+        assert replica.damage is not None
+        story.until(lambda: replica.damage is None)
+        story.end()
+        assert any("log_damage" in line for line in story.world.lines or ())
