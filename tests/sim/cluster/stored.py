@@ -167,10 +167,10 @@ class JobsLater(IndexThread):
             done(result, error)
 
 
-def is_open(descriptor: int, directory: Path) -> bool:
-    """Whether it is still that of a file in a directory."""
-    link = Path(f"/proc/self/fd/{descriptor}")
-    return link.is_symlink() and str(link.readlink()).startswith(str(directory))
+def descriptors(path: Path) -> set[int]:
+    """Of this process, those of a file."""
+    links = (each for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return {int(each.name) for each in links if str(each.readlink()) == str(path)}
 
 
 class StoredLog:
@@ -190,6 +190,8 @@ class StoredLog:
         self._rotten: tuple[int, bytes] | None = None
         """Where a record is damaged, and what it was."""
         self._known_damage = UNLIMITED
+        self._tail: set[int] = set()
+        """Descriptors of the index's tail since the log was last opened or cut."""
         self._is_untouched = False
         """Whether the store is open since the start of the process, and nobody has asked for it yet."""
         self._opening = 0
@@ -231,9 +233,14 @@ class StoredLog:
             self.store = self._opened(settings, epoch)
         except (LightMQError, OSError) as error:
             raise Violation("every broker recovers", f"{self._broker.name}: {error}") from error
-        self._read_end = -1
+        self.was_opened()
         self._known_damage = self.store.replica.sound_end if self.store.quarantined else UNLIMITED
         self._note()
+
+    def was_opened(self) -> None:
+        """Its parts are new."""
+        self._tail = descriptors(self._opened_in / "index" / "tail")
+        self._read_end = -1
 
     def _opened(self, settings: StoreSettings, epoch: int) -> LogStore:
         return LogStore.open(
@@ -416,8 +423,7 @@ class StoredLog:
         store = self.store
         if store is not None:
             self._let_go()
-            tail = store._parts.opened.index.tail
-            if store._closed and not is_open(tail._descriptor, self._opened_in / "index"):
+            if store._closed and not self._tail & descriptors(self._opened_in / "index" / "tail"):
                 return  # it lost its power in the middle of a cut
             store._give_back()
 
@@ -555,7 +561,7 @@ class OpenedStore:
 
     def _was_cut(self, position: int) -> None:
         self._broker.cut_away(position)
-        self._log._read_end = -1
+        self._log.was_opened()
         self._broker.cluster.judge.was_cut(self._broker)
 
     # -- a master's --------------------------------------------------------------------------------------------------
