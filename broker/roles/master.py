@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, in_sync_of
+from broker.replication.leader import Acknowledge, LeaderSettings, Proposal, in_sync_of
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
