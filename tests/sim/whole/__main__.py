@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plant", choices=sorted(PLANTS), help="a bug to plant; stops when it is caught")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     asked = parser.parse_args(arguments)
-    plant = PLANTS[asked.plant].plant if asked.plant else None
+    plant = PLANTS[asked.plant] if asked.plant else None
     totals, faults, broken = Counter[str](), Counter[str](), Counter[str]()
     history, count = hashlib.sha256(), 0
     for seed in range(asked.seed, asked.seed + asked.schedules):

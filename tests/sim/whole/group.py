@@ -21,7 +21,7 @@ import structlog
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles import member, replicas_manager
+from broker.roles import member_log, replicas_manager
 from broker.store.log.index_thread import Workers
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
@@ -246,7 +246,7 @@ def patch_product(patch: pytest.MonkeyPatch, cluster: Cluster) -> None:
     patch.setattr(secrets, "randbelow", chance.randrange)
     patch.setattr(secrets, "randbits", chance.getrandbits)
     patch.setattr(os, "urandom", chance.randbytes)
-    patch.setattr(member, "LogStore", store_opener(cluster))
+    patch.setattr(member_log, "LogStore", store_opener(cluster))
     patch.setattr(replicas_manager, "machine_boot", _machine_boot)
     structlog.configure(
         processors=[lambda _logger, level, fields: _shown(world, level, fields)],

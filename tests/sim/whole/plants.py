@@ -6,29 +6,18 @@ They are in what no simulation of the rules alone runs: files, what a change of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from broker.roles import replicas_manager
-from broker.roles.member import GroupMember, MemberLog
-from broker.roles.replicas_manager import OwnIdentity
+from broker.roles.member import GroupMember
+from broker.roles.member_log import MemberLog
 from broker.store.log.commit_log import Segment
 from controller.consensus.journal import Journal
 from runtime import files
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@dataclass(frozen=True)
-class Plant:
-    """A bug: how to plant it, in which kind of group, and whether it takes many schedules to be seen."""
-
-    plant: Patch
-    options: tuple[str, ...] = ()
-    is_slow: bool = False
 
 
 def _segments_unsynced(patch: pytest.MonkeyPatch) -> None:
@@ -53,27 +42,9 @@ def _identity_unsynced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replicas_manager, "atomic_replace", replace)
 
 
-def _votes_in_memory(patch: pytest.MonkeyPatch) -> None:
-    """Term and vote are not written."""
-    real = OwnIdentity.save
-
-    def save(self: OwnIdentity, **changes: object) -> None:
-        if "voted_for" in changes:
-            self.identity = msgspec.structs.replace(self.identity, **changes)
-        else:
-            real(self, **changes)
-
-    patch.setattr(OwnIdentity, "save", save)
-
-
 def _journal_unsynced(patch: pytest.MonkeyPatch) -> None:
     """What controllers have promised is not flushed."""
     patch.setattr(Journal, "sync", lambda _self: None)
-
-
-def _refuses_nothing(patch: pytest.MonkeyPatch) -> None:
-    """A master that is none any more goes on answering."""
-    patch.setattr(GroupMember, "_refuse", lambda _self, _address, _epoch: None)
 
 
 def _closes_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -98,13 +69,11 @@ def _leaves_streams(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupMember, "_end_role", end_role)
 
 
-PLANTS = {
-    "segments-unsynced": Plant(_segments_unsynced),
-    "names-not-durable": Plant(_names_not_durable),
-    "identity-unsynced": Plant(_identity_unsynced),
-    "votes-in-memory": Plant(_votes_in_memory, ("--elects",), is_slow=True),
-    "journal-unsynced": Plant(_journal_unsynced),
-    "refuses-nothing": Plant(_refuses_nothing, is_slow=True),
-    "closes-nothing": Plant(_closes_nothing),
-    "leaves-streams": Plant(_leaves_streams, is_slow=True),
+PLANTS: dict[str, Patch] = {
+    "segments-unsynced": _segments_unsynced,
+    "names-not-durable": _names_not_durable,
+    "identity-unsynced": _identity_unsynced,
+    "journal-unsynced": _journal_unsynced,
+    "closes-nothing": _closes_nothing,
+    "leaves-streams": _leaves_streams,
 }

@@ -47,7 +47,7 @@ IN_FORCE: dict[str, tuple[str, Callable[[object], object]]] = {
     "template_queue_count": ("7", lambda r: r.broker.registration._template().write_queue_count),
     "auto_create_topics": ("false", lambda r: creates(r)),
     "delay_s_max": ("7", lambda r: r.broker.delayed.messages._limits.delay_ms_max // 1_000),
-    "transaction_check_after_ms": ("107", lambda r: transactions(r)._check_after_ms),
+    "transaction_check_after_ms": ("107", lambda r: transactions(r).halves.check_after_ms),
     "transaction_check_interval_ms": ("107", lambda r: r.broker.tools.config.transaction_check_interval_ms),
     "transaction_checks_max": ("7", lambda r: r.broker.tools.config.transaction_checks_max),
     "transaction_age_s_max": ("7", lambda r: r.broker.tools.config.transaction_age_s_max),
