@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from remoting.protocol.bodies.controller_body import (
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from tests.support.ports import free_port
-from tests.unit.broker.roles.cluster import STORE, Cluster, until
+from tests.unit.broker.roles.cluster import DEADLINE_S, STORE, Cluster, until
 
 TOPIC = "plant"
 
@@ -71,10 +72,12 @@ class ElectingThree(Cluster):
             found[:] = [route.broker_datas[0].broker_addrs, route.queue_datas[0].perm]
             return found == [brokers, perm]
 
-        for _ in range(2_000):
-            if await seen():
-                return
-        raise AssertionError(found)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not await seen():
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            raise AssertionError(found) from None
 
 
 @pytest.fixture
