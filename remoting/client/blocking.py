@@ -13,7 +13,7 @@ import contextlib
 import select
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from remoting.client.master_link import DialMaster, MasterLink
@@ -23,6 +23,7 @@ from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
+from remoting.transport.dead_peers import end_when_unreachable
 from remoting.transport.failures import (
     ConnectionLost,
     RequestTimeout,
@@ -85,6 +86,7 @@ class BlockingConnection:
             self._socket = socket.create_connection((host, port), min(timeout_ms, CONNECT_TIMEOUT_MS) / 1000)
             self._socket.settimeout(timeout_ms / 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end_when_unreachable(self._socket)
             if tls is not None:
                 self._socket = _secured(self._socket, tls, host, port)
         except OSError as error:
@@ -175,7 +177,8 @@ class BlockingConnection:
         if self._signer is not None:
             self._signer.sign(command)
         try:
-            self._socket.sendall(encode_frame(command))
+            with _silence_ends_it():
+                self._socket.sendall(encode_frame(command))
         except TimeoutError:
             # Half a frame may have been sent: nothing valid can follow it.
             self._fail(f"nothing could be sent for {self._timeout_ms} ms")
@@ -206,14 +209,21 @@ class BlockingConnection:
 
     def _received(self) -> int:
         """Read into the buffer and return the number of bytes. Raises TimeoutError after the longest silence."""
+        with _silence_ends_it():
+            return self._received_in_time()
+
+    def _received_in_time(self) -> int:
         if self.while_silent is None:
             return self._socket.recv_into(self._buffer)
         left_ms = self._timeout_ms
         try:
             while left_ms > LOOK_MS:
                 self._socket.settimeout(LOOK_MS / 1000)
-                with contextlib.suppress(TimeoutError):
+                try:
                     return self._socket.recv_into(self._buffer)
+                except TimeoutError as error:
+                    if error.errno is not None:
+                        raise
                 left_ms -= LOOK_MS
                 self._check_silence()
             self._socket.settimeout(left_ms / 1000)
@@ -250,6 +260,17 @@ class BlockingConnection:
             self._failed = reason
             with contextlib.suppress(OSError):
                 self._socket.close()
+
+
+@contextlib.contextmanager
+def _silence_ends_it() -> Iterator[None]:
+    """Tell a connection that the kernel has ended from a peer that took too long: both are a TimeoutError."""
+    try:
+        yield
+    except TimeoutError as error:
+        if error.errno is None:
+            raise
+        raise ConnectionAbortedError(error.errno, "its machine cannot be reached") from error
 
 
 def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> socket.socket:

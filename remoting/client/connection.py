@@ -41,6 +41,7 @@ from remoting.transport.contracts import (
     PushCallback,
     run_close_callback,
 )
+from remoting.transport.dead_peers import end_when_unreachable
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
 from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkSettings
 from remoting.transport.signature import BoundSigner, Signer
@@ -179,7 +180,8 @@ async def connect(
     connection = SocketConnection(address, settings, in_flight_bytes_max, signer)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            await loop.create_connection(lambda: connection.link, host, port)
+            transport, _link = await loop.create_connection(lambda: connection.link, host, port)
+            end_when_unreachable(transport.get_extra_info("socket"))
             if tls is not None and context is not None:
                 await _secured(connection, context, tls.name_for(host), (host, port))
             await _bound(connection, timeout_ms)

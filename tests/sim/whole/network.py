@@ -147,6 +147,13 @@ class Network:
         self.delay_s.clear()
 
 
+class NoOptions:
+    """What takes the options of a socket: this network never loses bytes without an end of the connection."""
+
+    def setsockopt(self, level: int, option: int, value: int, /) -> None:
+        """Nothing to do."""
+
+
 class End(asyncio.Transport):
     """One end of a connection: the transport of a protocol."""
 
@@ -184,7 +191,7 @@ class End(asyncio.Transport):
             return self.peer.name
         if name == "sockname":
             return self.name
-        return default
+        return NoOptions() if name == "socket" else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = 65_536 if high is None else high
