@@ -41,7 +41,7 @@ OF_MEMBERS = {
 }  # fmt: skip
 """Answered by members of a group only."""
 OF_REPLICAS = {RequestCode.AGREE_LOCKS}
-"""Answered while a replica stands in for its master; its right is checked by the tests of that room."""
+"""Answered while a replica stands in for its master; its right is checked by `test_rights_while_standing_in`."""
 OF_CONTROLLERS = frozenset(
     code for code in RIGHTS
     if code in range(100, 107) or code in range(1_001, 1_014)
