@@ -77,15 +77,18 @@ class LogStore:
         """
         wanted = role_of(role, epoch)
         make_directory(directory, mode=0o700)
-        lock = DirectoryLock(directory)
+        lock, thread = DirectoryLock(directory), None
         try:
             check_format(directory)
+            thread = workers.jobs(schedule)
             site = Site(
                 directory=directory, settings=settings, role=wanted, clock=clock, faults=faults, schedule=schedule,
-                soon=soon, log=log, workers=workers, thread=workers.jobs(schedule), passed=passed,
+                soon=soon, log=log, workers=workers, thread=thread, passed=passed,
             )  # fmt: skip
             return cls(site, lock)
         except BaseException:
+            if thread is not None:
+                thread.abandon()
             lock.close()
             raise
 

@@ -132,15 +132,20 @@ def mount(site: Site) -> Parts:
         site.directory, site.settings, site.faults, site.log, room_maker(site.thread, site.settings, site.faults),
         site.role, site.passed,
     ).run()  # fmt: skip
+    parts: Parts | None = None
     try:
         parts = _assembled(site, opened)
+        if not site.role.replica:
+            positions = parts.positions
+            parts.damage.settle(
+                opened.mending, _carrier(parts.writer), lambda: positions.take_flushed(opened.log.sync())
+            )
     except BaseException:
+        if parts is not None:
+            parts.positions.close()
+        opened.index.close()
         opened.log.close()
         raise
-    if not site.role.replica:
-        parts.damage.settle(
-            opened.mending, _carrier(parts.writer), lambda: parts.positions.take_flushed(opened.log.sync())
-        )
     return parts
 
 

@@ -53,6 +53,11 @@ class IndexThread:
         self._jobs.put(None)
         self._thread.join()
 
+    def abandon(self) -> None:
+        """End the thread after the jobs there are, without waiting; nobody is told their results any more."""
+        self._schedule = lambda _function: None
+        self._jobs.put(None)
+
     def _deliver(self) -> None:
         while self._results:
             done, result, error = self._results.popleft()

@@ -160,16 +160,22 @@ class Opening:
     def _run(self) -> Opened:
         index, rebuilding = self._open_index()
         try:
-            opened = self._recover(index, rebuilding)
+            return self._begin(index, rebuilding)
         except CorruptIndex as error:
             if rebuilding:
                 raise
             self._events.warning("index_rebuilt", reason=str(error))
+        return self._begin(self._fresh_index(), rebuilding=True)
+
+    def _begin(self, index: QueueIndex, rebuilding: bool) -> Opened:
+        try:
+            opened = self._recover(index, rebuilding)
+            self._log.release_pages()
+            self._mark.save(Mark(opened.epoch, self._log.end, opened.store_ms))
+            save_checkpoint(self._directory, Checkpoint(opened.epoch, self._log.end, clean=False))
+        except BaseException:
             index.close()
-            opened = self._recover(self._fresh_index(), rebuilding=True)
-        self._log.release_pages()
-        self._mark.save(Mark(opened.epoch, self._log.end, opened.store_ms))
-        save_checkpoint(self._directory, Checkpoint(opened.epoch, self._log.end, clean=False))
+            raise
         return opened
 
     def _readable(self, load: Callable[[], Any]) -> Any:

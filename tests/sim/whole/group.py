@@ -69,6 +69,10 @@ class LoopJobs:
 
     close = drain
 
+    def abandon(self) -> None:
+        """Run nothing more."""
+        self._jobs.clear()
+
     def _run_one(self) -> None:
         if not self._jobs:
             return

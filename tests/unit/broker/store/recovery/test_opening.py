@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import shutil
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker.store import log_store, parts
 from broker.store.errors import CorruptLog, UnreadableOffsets
+from broker.store.recovery import opening
 from broker.store.recovery.opening import Opened, Opening
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
+from broker.store.upkeep.damage import DamageWatch
 from remoting.protocol.records.record import RecordView
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, bodies, drain, message
@@ -110,6 +117,42 @@ def test_directories_and_files_are_private(closed: StoreBench) -> None:
 def dies(*_: object, **__: object) -> None:
     """A start that is interrupted."""
     raise KeyboardInterrupt
+
+
+def held(directory: Path) -> list[str]:
+    """What this process has open below the directory."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return [path for path in found if path.startswith(str(directory))]
+
+
+def fails(*_: object, **__: object) -> None:
+    """A start on a disk that does not work."""
+    raise OSError(errno.EIO, "input/output error")
+
+
+@pytest.mark.parametrize("step", [
+    (log_store, "check_format"), (Opening, "_recover"), (opening, "save_checkpoint"), (parts, "_assembled"),
+    (DamageWatch, "settle"),
+], ids=lambda step: step[1])  # fmt: skip
+def test_a_failed_opening_holds_nothing(
+    closed: StoreBench, step: tuple[object, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that tries again and again runs out of neither descriptors nor threads, and the next try opens."""
+    before = set(threading.enumerate())
+    with monkeypatch.context() as failing:
+        failing.setattr(*step, fails)
+        with pytest.raises(OSError, match="input/output"):
+            closed.open()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive()
+    del closed.store  # the closed one
+    gc.collect()  # maps go with the last view of them
+    assert held(closed.directory) == []
+    check(closed)
 
 
 def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
