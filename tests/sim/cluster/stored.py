@@ -136,6 +136,11 @@ class JobsLater(IndexThread):
         self.drain()
         self._is_closed = True
 
+    def abandon(self) -> None:
+        self._is_closed = True
+        self._todo.clear()
+        self._done.clear()
+
     def _plan(self) -> None:
         if not self._is_busy:
             self._is_busy = True
