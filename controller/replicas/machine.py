@@ -4,8 +4,8 @@
     ApplyBrokerId      cluster; id free or same check code; first is 1  id taken, next id behind it
     RegisterReplica    id taken                                         address, boot; a new boot voids, see below
     ElectMaster        see `election`                                   epoch above all known, set kept
-    AlterSyncStateSet  is master; epoch; set's epoch; known; alive;     set, its epoch + 1
-                       master in it
+    AlterSyncStateSet  is master; epoch; set's epoch; known; those      set, its epoch + 1
+                       who join are alive; master in it
     CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
     ChangeUsers        made for the present table                       another table of users and rules
 
@@ -346,7 +346,8 @@ def _without_master(group: ReplicaGroup) -> ReplicaGroup:
 
 def _alter_refusal(group: ReplicaGroup, command: AlterSyncStateSet, members: tuple[int, ...]) -> tuple[int, str] | None:
     unknown = [each for each in members if each not in group.replicas]
-    dead = [each for each in members if each not in command.alive]
+    # Who was in sync may stay: a replica that only the controllers cannot hear must not keep a dead one in the set.
+    dead = [each for each in members if each not in command.alive and each not in group.in_sync]
     checks = (
         (
             command.master != group.master,

@@ -157,6 +157,15 @@ def test_a_changed_set():
     assert machine.apply(AlterSyncStateSet("x", 1, 1, 1, (1,), (1,))).code == 2008
 
 
+def test_who_stays_in_the_set_need_not_be_alive():
+    """2 is dead, and 3 streams but cannot reach the controllers: 2 leaves. Out of the set, 3 must be alive to join."""
+    machine = machine_with(1, 2, 3, in_sync=(1, 2, 3))
+    assert alter(machine, (1, 3), (1,)).view.in_sync == (1, 3)
+    assert alter(machine, (1,), (1,)).view.in_sync == (1,)
+    assert alter(machine, (1, 3), (1,)).code == 2006
+    assert alter(machine, (1, 3), (1, 3)).view.in_sync == (1, 3)
+
+
 def test_a_master_that_restarts_needs_a_new_epoch():
     """Its mastership ends with the process, even when it is elected again at once."""
     machine = machine_with(1, 2, in_sync=(1, 2))
