@@ -237,6 +237,11 @@ class BrokerParts:
         return next(one for one in self.features if isinstance(one, AccessFeature))
 
     @property
+    def pop(self) -> PopFeature:
+        """What groups have by POP."""
+        return next(one for one in self.features if isinstance(one, PopFeature))
+
+    @property
     def audit(self) -> AuditFeature:
         """The record of administrative acts."""
         return next(one for one in self.features if isinstance(one, AuditFeature))
@@ -250,6 +255,7 @@ class BrokerParts:
             RequestCode.MERGE_OFFSETS: self.groups.merge.take,
             RequestCode.MERGE_TRANSACTIONS: self.transactions.merge.take,
             RequestCode.MERGE_LOCKS: self.groups.locks.take,
+            RequestCode.MERGE_POPS: self.pop.merge.take,
         }
 
     def start(self) -> None:

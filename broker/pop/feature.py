@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.pop.acknowledgements import LITE_TOPIC, AckRequests, LiteHandlers
 from broker.pop.in_flight import MessagesInFlight
+from broker.pop.merging import PopMerge
 from broker.pop.modes import ModeRequests
 from broker.pop.queues import PopQueues
 from broker.pop.requests import PopRequests
@@ -80,9 +81,11 @@ class PopFeature(Feature):
             tools, topics=topics.table, queues=topics.queues, groups=groups, in_flight=in_flight,
             long_polls=long_polls, refuse=self._refuse,
         )  # fmt: skip
+        self._queues, self._long_polls = queues, long_polls
         self._revival = Revival(
             tools, topics=topics.table, groups=groups.groups, queues=queues, in_flight=in_flight, outcomes=outcomes,
         )  # fmt: skip
+        self.merge = PopMerge(tools, topics=topics.table, groups=groups.groups, queues=queues, in_flight=in_flight)
         self._requests = (
             PopRequests(
                 tools, queues=queues, groups=groups, long_polls=long_polls, in_flight=in_flight,
@@ -94,6 +97,7 @@ class PopFeature(Feature):
                 refuse=self._refuse, lite=lite,
             ),
             ModeRequests(tools, topics=topics.table, groups=groups, in_flight=in_flight),
+            self.merge,
         )  # fmt: skip
         groups.groups.modes.refuse = self._refuse
         self._counted: Refused | None = None
@@ -109,8 +113,8 @@ class PopFeature(Feature):
         }
 
     def start(self) -> None:
-        """Begin to look for messages whose time is over."""
-        self._timer = asyncio.get_running_loop().call_soon(self._pass)
+        """Begin to look for messages whose time is over, once nothing is held."""
+        self._begin()
 
     def stop(self) -> None:
         """Make no further pass."""
@@ -119,12 +123,21 @@ class PopFeature(Feature):
 
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Revive some of what was not acknowledged in time."""
-        self._revival.run(now_ms)
+        if not self._queues.held_ms:
+            self._revival.run(now_ms)
         return {}
 
     def status(self) -> dict[str, int]:
         """How many messages are in flight."""
         return {"pop_in_flight": len(self.in_flight)}
+
+    def _begin(self) -> None:
+        loop, held_ms = asyncio.get_running_loop(), self._queues.held_ms
+        if held_ms:
+            self._timer = loop.call_later(held_ms / 1_000, self._begin)
+        else:
+            self._long_polls.wake_all()
+            self._timer = loop.call_soon(self._pass)
 
     def _pass(self) -> None:
         loop = asyncio.get_running_loop()

@@ -8,6 +8,8 @@ too (its attribute `priority.factor`), so that the lowest priorities do not star
 A queue gives a group nothing while it is closed to it: with too many messages in flight, or, in order, as long as those
 in flight are invisible. In order a group gets first what it had of the queue and did not acknowledge.
 
+Where a replica may have stood in, a new master gives nothing for `HOLD_MS`: it learns meanwhile what that gave.
+
 Invariant: a message below the group's offset is in flight or done. A closed queue affects no other. Loop thread only.
 """
 
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from broker.groups.feature import Selection
 from broker.groups.groups import PRIORITY_FACTOR_MAX, group_offset_key, offset_change, offset_in
+from broker.groups.locks import HOLD_MS
 from broker.groups.request_modes import POP, RequestMode
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.in_flight import MessagesInFlight
@@ -115,6 +118,14 @@ class PopQueues:
         self._limits = tools.config.limits
         self._refuse = refuse
         self._turns: Counter[tuple[str, str]] = Counter()
+        replication = tools.config.replication
+        is_held = replication.enabled and replication.acting_master
+        self._held_until_ms = tools.identity.started_ms + HOLD_MS if is_held else 0
+
+    @property
+    def held_ms(self) -> int:
+        """For how long nothing is given or revived yet: a replica may have stood in, and says meanwhile what it did."""
+        return max(0, self._held_until_ms - self._tools.clock.now_ms()) if self._held_until_ms else 0
 
     def admit(self, ask: PopAsk) -> None:
         """Refused for a topic or group that cannot be popped."""
@@ -175,6 +186,8 @@ class PopQueues:
     def has_next(self, ask: PopAsk, place: Place) -> bool:
         """Whether the queue may have a message for this request, and is not closed to it."""
         topic, index, queue_id = place
+        if self._held_until_ms and self.held_ms:
+            return False
         batch = self._in_flight.ordered.batch(ask.group, queue_id)
         if batch is not None:
             return batch.is_free(ask.attempt, self._tools.clock.now_ms())

@@ -1,0 +1,123 @@
+"""What groups did by POP at another broker of the group while that stood in for the master (9093).
+
+The body is JSON, a list of [group, topic, queue index, offset, pop time, invisible time, pop time now, invisible time
+now]: the ownership of a message in the log, and what became of it: another ownership, or, with pop time 0, none, since
+the message is done. What the log has of a message by now wins: it changes only where the group has it under the
+ownership that is named; otherwise it is left out, counted and logged.
+
+Invariant: however often and in how many parts it is told, the result is the same; a message that is done is not given
+again after the answer, which comes when all of it is confirmed. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
+from broker.pop.in_flight import MessagesInFlight
+from broker.pop.queues import PopQueues
+from broker.requests import merged_items
+from remoting.access.rights import REGISTER
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.groups.groups import Groups
+    from broker.requests import RequestTools
+    from broker.topics.topics import Topics
+
+Time = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Length = Annotated[int, msgspec.Meta(ge=0, le=INVISIBLE_MS_MAX)]
+Item = tuple[str, str, int, int, Time, Length, Time, Length]
+"""(group, topic, queue index, offset, pop time, invisible time, pop time now, invisible time now)."""
+
+
+def ownership(pop_ms: int, invisible_ms: int) -> Owned | None:
+    """An ownership of an item; None for a message that is done."""
+    return (pop_ms, invisible_ms) if pop_ms else None
+
+
+class PopMerge:
+    """Takes over what became of messages elsewhere."""
+
+    def __init__(
+        self, tools: RequestTools, *, topics: Topics, groups: Groups, queues: PopQueues, in_flight: MessagesInFlight
+    ) -> None:
+        self._tools = tools
+        self._topics, self._groups = topics, groups
+        self._queues, self._in_flight = queues, in_flight
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {Code.MERGE_POPS: self.requested}
+
+    def requested(self, peer: Peer, command: Command) -> None:
+        """9093: merge; answered when it is confirmed."""
+        self._tools.authorizer.authorize(peer, command, REGISTER, self._tools.config.broker_name)
+        self._tools.answers.reply_at(self.take(command.body), peer, command.reply())
+
+    def take(self, body: bytes) -> int:
+        """Merge what the body of such a request has; returns the position to wait for.
+
+        Raises:
+            Refused: this broker does not know all that is in flight yet, or there are too many items.
+            RemoteViolation: the body cannot be read.
+            StoreError: some of it has not changed; try again.
+        """
+        items: list[Item] = merged_items(body, Item)
+        if not self._tools.is_sure:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "what this broker had when it became the master is not confirmed")
+        if self._in_flight.gathered:
+            self._in_flight.write_gathered()  # what it wakes takes messages of its own: nothing is held yet
+        # A block is written with check-points gone or with others in their places: those of one record never do both.
+        left_out = self._merge([item for item in items if not item[6]])
+        left_out += self._merge([item for item in items if item[6]])
+        if left_out:
+            self._tools.metrics.dropped.child("pop_not_merged").value += left_out
+            self._tools.log.warning("pops_not_merged", messages=left_out, reason="the log has something else of them")
+        return self._tools.store.end_position
+
+    def _merge(self, items: Iterable[Item]) -> int:
+        """Write what changes as one record; returns how many items are left out. Raises StoreError."""
+        left_out, closed = 0, dict[tuple[str, str, int], bool]()
+        try:
+            for group, topic, index, offset, *times in items:
+                queue_id = self._queue(group, topic, index, offset)
+                if queue_id is None:
+                    left_out += 1
+                    continue
+                was_closed = self._queues.is_closed(group, queue_id)
+                if self._change(group, queue_id, offset, (times[0], times[1]), ownership(times[2], times[3])):
+                    closed.setdefault((group, topic, queue_id), was_closed)
+                else:
+                    left_out += self._in_flight.find(group, queue_id, offset) != ownership(times[2], times[3])
+            self._in_flight.held.write()
+        finally:
+            self._in_flight.held.drop()
+        for (group, topic, queue_id), was_closed in closed.items():
+            self._queues.opened(group, topic, queue_id, closed=was_closed)
+        return left_out
+
+    def _change(self, group: str, queue_id: int, offset: int, before: Owned, now: Owned | None) -> bool:
+        """Hold the change of one message; whether the group had it so."""
+        if self._in_flight.find(group, queue_id, offset) != before:
+            return False
+        if now is None:
+            self._in_flight.keep(self._in_flight.release(group, queue_id, (offset,)))
+        else:
+            self._in_flight.keep(self._in_flight.move(group, queue_id, offset, now))
+        return True
+
+    def _queue(self, group: str, topic: str, index: int, offset: int) -> int | None:
+        """The queue of a message that is there, of a group that is; else None."""
+        ids = self._topics.queue_ids(topic)
+        if self._groups.get(group) is None or not 0 <= index < len(ids):
+            return None
+        low, high = self._tools.store.reading.bounds(ids[index])
+        return ids[index] if low <= offset < high else None
