@@ -134,7 +134,7 @@ class ActingJournal:
                 self._log.warning("acting_journal_full", entries=ENTRIES_MAX)
             raise Refused(
                 ResponseCode.SYSTEM_BUSY,
-                f"{ENTRIES_MAX} offsets, locks and outcomes wait for a master already: try again when there is one",
+                f"{ENTRIES_MAX} entries wait for a master already: try again when there is one",
             )
         self._waiting.append((kind, key, value, line, done))
         self._promised.setdefault((kind.name, key), []).append(value)

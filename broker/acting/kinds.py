@@ -19,6 +19,7 @@ import msgspec
 from broker.delayed import merging as escapes
 from broker.groups import locks
 from broker.groups import merging as offsets
+from broker.pop import merging as pops
 from broker.transactions import merging as transactions
 from remoting.protocol.frames.codes import RequestCode as Code
 
@@ -61,9 +62,20 @@ ESCAPES = EntryKind("escape", Code.MERGE_ESCAPED, escapes.Item, 2, lambda earlie
 """(start of the bucket, offset) -> (due time, log position) of a delayed message that another group has."""
 
 
+POPS = EntryKind("pop", Code.MERGE_POPS, pops.Item, 4, lambda one, other: max(one, other, key=_of_pop))
+"""(group, topic, queue index, offset) -> (pop time, invisible time in the log, pop time, invisible time now), the last
+two 0 for a message that is done: the newest state of the log counts, and of that first that it is done, then the later
+ownership."""
+
+
+def _of_pop(value: Value) -> tuple[Any, ...]:
+    since, _length, pop_ms, _invisible_ms = value
+    return since, not pop_ms, value
+
+
 def _of_lock(value: Value) -> tuple[int, bool]:
     token, client_id = value
     return token, not client_id
 
 
-KINDS = {kind.name: kind for kind in (ESCAPES, OFFSETS, TRANSACTIONS, LOCKS)}
+KINDS = {kind.name: kind for kind in (ESCAPES, POPS, OFFSETS, TRANSACTIONS, LOCKS)}

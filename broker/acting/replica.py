@@ -3,7 +3,7 @@
     replica, fenced   present at the name servers; stands in, or not, as `StandIn` decides at each request
     master            absent: the master registers by itself; what was kept here is merged into its log
 
-Nothing that is written here is in the log, and nothing is written to the log. Messages, POP and work that is due at a
+Nothing that is written here is in the log, and nothing is written to the log. Messages, pops and work that is due at a
 time wait for a master: they are refused as at any replica.
 
 Invariant: no request of a client is answered here unless this broker stands in at that moment. Loop thread only.
@@ -19,6 +19,7 @@ from broker.acting.hand_over import HandOver, Merge
 from broker.acting.journal import ActingJournal
 from broker.acting.locks import ActingLocks
 from broker.acting.offsets import ActingOffsets, CommitKey
+from broker.acting.pops import ActingPops
 from broker.acting.presence import GroupPresence
 from broker.acting.quorum import LockQuorum
 from broker.acting.transactions import ActingTransactions
@@ -70,6 +71,7 @@ class ActingReplica:
         self.journal = ActingJournal(config.data_directory, log)
         self.offsets = ActingOffsets(self.journal, store, authorizer)
         self._transactions = ActingTransactions(self.journal, store, authorizer, config, log)
+        self._pops = ActingPops(self.journal, store, authorizer, broker_name=config.broker_name, now_ms=clock.now_ms)
         self._locks = ActingLocks(
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
@@ -121,7 +123,8 @@ class ActingReplica:
             return self._locks.agree
         if not self.presence.acts():
             return None
-        handler = self.offsets.find(command) or self._transactions.find(command) or self._locks.find(command)
+        parts = self.offsets, self._transactions, self._locks, self._pops
+        handler = next((found for part in parts if (found := part.find(command)) is not None), None)
         self.served += handler is not None
         return handler
 

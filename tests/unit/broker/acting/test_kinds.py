@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.acting.journal import decode_lines, encode_line
-from broker.acting.kinds import KINDS, LOCKS, OFFSETS, EntryKind
+from broker.acting.kinds import KINDS, LOCKS, OFFSETS, POPS, EntryKind
 
 NAMES, NUMBERS = st.text(max_size=4), st.integers(0, 9)
 OUTCOMES = st.tuples(NUMBERS, NAMES, st.sampled_from("CR"))
@@ -16,6 +16,7 @@ VALUES = {
     "offset": (st.tuples(NAMES, NAMES, NUMBERS), st.tuples(NUMBERS)),
     "transaction": (st.tuples(NUMBERS), OUTCOMES),
     "escape": (st.tuples(NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS)),
+    "pop": (st.tuples(NAMES, NAMES, NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)),
     "lock": (
         st.tuples(NAMES, NAMES, NUMBERS),
         st.builds(lambda token, kept: (token, f"c{token}" * kept), NUMBERS, st.booleans()),
@@ -48,7 +49,7 @@ def test_repetition_changes_nothing(kind: EntryKind) -> None:
     check()
 
 
-@pytest.mark.parametrize("kind", [OFFSETS, LOCKS], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [OFFSETS, LOCKS, POPS], ids=lambda kind: kind.name)
 def test_the_order_does_not_count(kind: EntryKind) -> None:
     @given(st.lists(st.tuples(*VALUES[kind.name]), max_size=8), st.randoms())
     def check(entries: list[tuple], random) -> None:
@@ -63,3 +64,9 @@ def test_the_order_does_not_count(kind: EntryKind) -> None:
 def test_a_lock_that_was_given_up_stays_free() -> None:
     assert LOCKS.keep((7, ""), (7, "a")) == LOCKS.keep((7, "a"), (7, "")) == (7, "")
     assert LOCKS.keep((7, ""), (8, "b")) == (8, "b")
+
+
+def test_a_message_that_is_done_stays_done_until_the_log_has_it_anew() -> None:
+    assert POPS.keep((5, 9, 0, 0), (5, 9, 7, 9)) == POPS.keep((5, 9, 7, 9), (5, 9, 0, 0)) == (5, 9, 0, 0)
+    assert POPS.keep((5, 9, 8, 1), (5, 9, 7, 9)) == (5, 9, 8, 1)
+    assert POPS.keep((5, 9, 0, 0), (6, 9, 8, 9)) == (6, 9, 8, 9)

@@ -1,0 +1,193 @@
+"""Messages that groups have by POP, while a replica stands in for the master.
+
+    200051 acknowledge, 200151 acknowledge many, 200053 change the time
+
+What the master gave is known from the replica's log as far as that is confirmed; what became of it since is in the
+journal, and is answered when it is on the disk. The next master takes it over (`broker.pop.merging`). A message that
+is not in flight here under its handle is refused as at the master, and given again by the next one.
+
+Invariant: a message that is done stays done; of two ownerships the later one counts. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker.acting.journal import ActingJournal
+from broker.acting.kinds import POPS
+from broker.pop.acknowledgements import LITE_TOPIC
+from broker.pop.check_points import INVISIBLE_MS_MAX, CheckPoints, Owned, queue_key
+from broker.pop.handles import original_topic, parse_batch, parse_handle
+from broker.pop.merging import ownership
+from broker.pop.ordered import decode_batch
+from broker.requests import json_body, number, text
+from broker.store.state import state_kinds
+from broker.store.state.check_point_table import BLOCK, KEY_TAIL
+from broker.topics.topics import queue_name
+from remoting.access.rights import CONSUME, of_group, of_topic
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.server.authorizer import Authorizer
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.store.log_store import LogStore
+
+PopKey = tuple[str, str, int, int]
+"""(group, topic, queue index, offset)."""
+DONE = (0, 0)
+
+
+def queue_of(store: LogStore, topic: str, index: int) -> int:
+    """The id of a queue. Refused, as at the master, where the log has none."""
+    if store.state.get(state_kinds.TOPIC, topic.encode()) is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] is not known to this replica")
+    queue_id = store.queues.find(queue_name(topic, index)) if index >= 0 else None
+    if queue_id is None:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"queueId[{index}] is illegal, topic:[{topic}]")
+    return queue_id
+
+
+def confirmed_owner(store: LogStore, group: str, queue_id: int, offset: int) -> Owned | None:
+    """The ownership of a message in the log; None where it is not in flight, or that may not be confirmed."""
+    if not 0 <= offset < 2**62:
+        return None
+    batch = store.state.get(state_kinds.ORDERED_BATCH, queue_key(group, queue_id))
+    if batch is not None and batch[1] < store.confirm_position:
+        entries = decode_batch(batch[0]).entries
+        found = next((each[1:3] for each in entries if each[0] == offset), None)
+        if found is not None:
+            return found
+    table = store.state.check_points
+    block = table.get(queue_key(group, queue_id) + KEY_TAIL.pack(offset // BLOCK))
+    if block is None or block[1] >= store.confirm_position:
+        return None
+    return CheckPoints(table).find(group, queue_id, offset)
+
+
+class ActingPops:
+    """What becomes of messages that groups have."""
+
+    def __init__(
+        self,
+        journal: ActingJournal,
+        store: Callable[[], LogStore | None],
+        authorizer: Authorizer,
+        *,
+        broker_name: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`store`: the open log, None between two roles. `broker_name`: the group's. `now_ms`: the wall clock."""
+        self._journal, self._store, self._authorizer = journal, store, authorizer
+        self._broker_name, self._now_ms = broker_name, now_ms
+
+    def find(self, command: Command) -> Handler | None:
+        """What answers a request while this broker stands in; None for what others answer, or nobody."""
+        if command.fields.get(LITE_TOPIC):
+            return None
+        if command.code == Code.ACK_MESSAGE:
+            return self.acknowledge
+        if command.code == Code.CHANGE_MESSAGE_INVISIBLETIME:
+            return self.change_time
+        return self.acknowledge_batch if command.code == Code.BATCH_ACK_MESSAGE else None
+
+    def acknowledge(self, peer: Peer, command: Command) -> None:
+        """200051: the message is done; answered when that is on the disk."""
+        key, base, _now = self._owned(peer, command)
+        self._keep([(key, (*base, *DONE))], peer, command, command.reply())
+
+    def change_time(self, peer: Peer, command: Command) -> None:
+        """200053: the group owns the message from now on for another time, under a new handle."""
+        invisible_ms = number(command.fields, "invisibleTime")
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            remark = f"invisibleTime {invisible_ms} is not in 0..{INVISIBLE_MS_MAX}"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        key, base, now = self._owned(peer, command)
+        pop_ms = max(self._now_ms(), now[0] + 1)
+        fields = {"popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": "0"}
+        self._keep([(key, (*base, pop_ms, invisible_ms))], peer, command, command.reply(fields=fields))
+
+    def acknowledge_batch(self, peer: Peer, command: Command) -> None:
+        """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE."""
+        store, acks = self._opened(), parse_batch(json_body(command))
+        for ack in acks:
+            self._authorize(peer, command, ack.group, ack.topic)
+        queue_ids = [queue_of(store, ack.topic, ack.queue_index) for ack in acks]
+        done: dict[PopKey, tuple[int, int, int, int]] = {}
+        missing: list[tuple[int, int]] = []
+        for at, (ack, queue_id) in enumerate(zip(acks, queue_ids, strict=True)):
+            for offset in ack.offsets:
+                key = ack.group, ack.topic, ack.queue_index, offset
+                base, now = self.state(store, key, queue_id)
+                if base is None or now != ack.owned or key in done:
+                    missing.append((at, offset))
+                else:
+                    done[key] = (*base, *DONE)
+        reply = command.reply()
+        if missing or not done:
+            remark = f"{len(done)} of {len(done) + len(missing)} were in flight"
+            reply = command.reply(ResponseCode.NO_MESSAGE, remark, body=msgspec.json.encode(missing))
+        self._keep(done.items(), peer, command, reply)
+
+    def state(self, store: LogStore, key: PopKey, queue_id: int) -> tuple[Owned | None, Owned | None]:
+        """The ownership of a message in the log, and the one by now; None where it is not in flight."""
+        group, _topic, _index, offset = key
+        base, kept = confirmed_owner(store, group, queue_id, offset), self._journal.get(POPS, key)
+        if kept is None or kept[:2] != base:
+            return base, base
+        return base, ownership(*kept[2:])
+
+    def _owned(self, peer: Peer, command: Command) -> tuple[PopKey, Owned, Owned]:
+        """The message that the request names by its handle, its ownership in the log, and the one by now.
+
+        Raises:
+            Refused: as at the master.
+        """
+        fields, store = command.fields, self._opened()
+        group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
+        self._authorize(peer, command, group, topic)
+        queue_id = queue_of(store, topic, index)
+        handle, offset = parse_handle(text(fields, "extraInfo")), number(fields, "offset")
+        base, now = self.state(store, (group, topic, index, offset), queue_id)
+        named = handle.pop_ms, handle.invisible_ms
+        if base is None or now != named or (handle.queue_index, handle.broker) != (index, self._broker_name):
+            remark = f"message {offset} of {topic}/{index} is not in flight under this handle for the group [{group}]"
+            raise Refused(ResponseCode.NO_MESSAGE, remark)
+        return (group, topic, index, offset), base, named
+
+    def _keep(
+        self, entries: Iterable[tuple[PopKey, tuple[int, int, int, int]]], peer: Peer, command: Command, reply: Command
+    ) -> None:
+        """Write these to the journal, and reply when all of them are on the disk, or why one is not."""
+        waiting, refused = 1, list[Refused]()
+
+        def done(error: Refused | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                refused.append(error)
+            if not waiting and not command.is_oneway:
+                peer.send(command.reply(refused[0].code, refused[0].remark) if refused else reply)
+
+        for key, value in entries:
+            waiting += 1
+            try:
+                self._journal.add(POPS, key, value, done)
+            except Refused as error:
+                done(error)
+        done(None)
+
+    def _authorize(self, peer: Peer, command: Command, group: str, topic: str) -> None:
+        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._authorizer.authorize(peer, command, CONSUME, of_topic(original_topic(group, topic)))
+
+    def _opened(self) -> LogStore:
+        store = self._store()
+        if store is None:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the log is not open: try again")
+        return store
