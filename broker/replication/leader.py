@@ -285,9 +285,17 @@ class Leader:
 
     def _refusal(self, hello: Hello) -> Refusal | None:
         if hello.version != VERSION:
-            return Refusal(UNKNOWN_VERSION, self.epoch, f"version {hello.version} is not spoken here")
-        if (hello.cluster, hello.group) != (self._cluster, self._group) or hello.broker == self.broker:
-            return Refusal(OTHER_GROUP, self.epoch, f"this is broker {self.broker} of {self._cluster}/{self._group}")
+            text = f"version {hello.version} is not spoken here, {VERSION} is: run one release in the group"
+            return Refusal(UNKNOWN_VERSION, self.epoch, text)
+        asked, own = f"{hello.cluster}/{hello.group}", f"{self._cluster}/{self._group}"
+        if asked != own:
+            text = f"this is {own}, not {asked}: check cluster_name and broker_name of the replica"
+            return Refusal(OTHER_GROUP, self.epoch, text)
+        if hello.broker == self.broker:
+            text = (
+                f"broker id {hello.broker} is the master's own: is the data directory a copy? Start with an empty one"
+            )
+            return Refusal(OTHER_GROUP, self.epoch, text)
         if hello.epoch > self.epoch:
             self.superseded = max(self.superseded, hello.epoch)
             return Refusal(OLD_EPOCH, self.epoch, f"there is an epoch {hello.epoch}, mine is {self.epoch}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from broker.replication import frames
@@ -56,20 +58,21 @@ def test_a_welcome_says_what_the_master_has():
 
 
 @pytest.mark.parametrize(
-    ("asks", "reason"),
+    ("asks", "reason", "remedy"),
     [
-        (hello(2, version=9), frames.UNKNOWN_VERSION),
-        (hello(2, cluster="other"), frames.OTHER_GROUP),
-        (hello(1), frames.OTHER_GROUP),
-        (hello(2, epoch=6), frames.OLD_EPOCH),
+        (hello(2, version=9), frames.UNKNOWN_VERSION, "run one release"),
+        (hello(2, cluster="other"), frames.OTHER_GROUP, "not other/.*check cluster_name and broker_name"),
+        (hello(1), frames.OTHER_GROUP, "id 1 .*with an empty one"),
+        (hello(2, epoch=6), frames.OLD_EPOCH, "there is an epoch 6, mine is 5"),
     ],
 )
-def test_refused_replicas(asks, reason):
-    """Another version, another group, itself, and one that knows of a newer master."""
+def test_refused_replicas(asks, reason, remedy):
+    """Another version, another group, itself, and one that knows of a newer master; with what an operator does."""
     leader = a_leader()
     refusal = leader.hello(20, asks, LOG, 0)
     assert isinstance(refusal, Refusal)
     assert refusal.reason == reason
+    assert re.search(remedy, refusal.remark)
     assert leader.superseded == (6 if reason == frames.OLD_EPOCH else 0)
     assert not leader.knows(20)
 
