@@ -84,6 +84,8 @@ def flip_bit(data: Path, chance: random.Random) -> dict[str, Any]:
 
 def tear_journal(data: Path, chance: random.Random) -> dict[str, Any]:
     """Add the beginning of an entry to a controller's journal; returns its length."""
+    if not (data / "consensus").exists():
+        return {"torn_bytes": 0}  # killed before the first start was done
     entry = _ENTRY_HEAD.pack(MAGIC, 200, 0) + bytes(range(1, 200))
     torn = entry[: chance.randrange(1, len(entry))]
     with (data / "consensus" / "journal").open("ab") as stream:
@@ -92,8 +94,8 @@ def tear_journal(data: Path, chance: random.Random) -> dict[str, Any]:
 
 
 def _segments(data: Path) -> list[tuple[int, Path]]:
-    """Position of the first byte -> file, oldest first."""
-    return sorted((int(file.name), file) for file in (data / "log").iterdir() if file.name.isdigit())
+    """Position of the first byte -> file, oldest first; none where a kill came before the first start was done."""
+    return sorted((int(file.name), file) for file in (data / "log").glob("[0-9]*"))
 
 
 def _clear(file: Path, begin: int, chance: random.Random) -> int:

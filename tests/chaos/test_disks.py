@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from broker.store.log.metadata import Checkpoint, DurableMark, Mark, save_checkp
 from controller.consensus.journal import Journal
 from tests.chaos.disks import flip_bit, flushed_end, lose_epochs, lose_tail, tear_journal
 
+Damage = Callable[[Path, random.Random], object]
 SEGMENT_BYTES = 64 * 1024
 FLUSHED = SEGMENT_BYTES + 8_000
 WRITTEN = 9_000
@@ -113,3 +115,10 @@ def test_a_torn_journal_keeps_its_entries(tmp_path: Path, seed: int) -> None:
     again = Journal(path)
     assert [again[place] for place in range(len(again))] == [(b"command", 1, 1)]
     again.close()
+
+
+@pytest.mark.parametrize("damage", [lose_tail, lose_epochs, flip_bit, tear_journal])
+def test_a_directory_without_files_is_left_as_it_is(tmp_path: Path, damage: Damage) -> None:
+    """A process on a wiped disk may be killed before it has made any."""
+    damage(tmp_path, random.Random(1))
+    assert list(tmp_path.iterdir()) == []
