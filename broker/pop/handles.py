@@ -24,7 +24,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 
 TOPIC_MARK, RETRY_V1_MARK, RETRY_MARK = "0", "1", "2"
-RETRY_SEPARATOR = "+"
+RETRY_SEPARATOR = names.RETRY_SEPARATOR
 NUMBER_MAX = 2**62
 BATCH_ACKS_MAX = 4_096
 """Most messages in one batch acknowledgement."""

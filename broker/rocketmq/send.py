@@ -429,7 +429,7 @@ class SendRequests:
             raise Refused(ResponseCode.NO_PERMISSION, remark)
         if not request.topic.startswith(names.RETRY_PREFIX):
             return request.topic
-        group = request.topic.removeprefix(names.RETRY_PREFIX)
+        group = request.topic.removeprefix(names.RETRY_PREFIX).partition(names.RETRY_SEPARATOR)[0]
         config = self.groups.ensure(group)
         limit = request.reconsume_times_max if request.reconsume_times_max >= 0 else config.retry_max_times
         if request.reconsume_times <= limit:

@@ -28,6 +28,8 @@ from remoting.protocol.records.record import tag_hash
 LMQ_PREFIX = b"%LMQ%"
 """RocketMQ's prefix of light queue names, by which RocketMQ clients pull an MQTT queue."""
 RETRY_PREFIX = "%RETRY%"
+RETRY_SEPARATOR = "+"
+"""Between group and topic in the name of a retry topic of POP; no name has it."""
 DLQ_PREFIX = "%DLQ%"
 
 TOPIC_CHARS_MAX = 127

@@ -167,6 +167,9 @@ async def test_a_message_that_could_not_be_consumed_is_retried_and_ends_as_a_dea
     again = sending(topic="%RETRY%g", reconsumeTimes="17", queueId="0")
     assert (await connection.request(again)).code == 0
     assert len(await pull(connection, "%DLQ%g", 0)) == 2
+    again = sending(topic="%RETRY%g+orders", reconsumeTimes="17", queueId="0")
+    assert (await connection.request(again)).code == 0
+    assert len(await pull(connection, "%DLQ%g", 0)) == 3, "of POP, likewise"
 
 
 async def test_namespaces_before_names_keep_topics_groups_retries_and_dead_letters_apart(running) -> None:
