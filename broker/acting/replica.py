@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.acting.abroad import OtherGroups
 from broker.acting.escape import EscapeBridge
 from broker.acting.hand_over import HandOver, Merge
 from broker.acting.journal import ActingJournal
@@ -76,9 +77,10 @@ class ActingReplica:
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
         )  # fmt: skip
+        others = OtherGroups(config, controllers, connect, log)
         self._escape = EscapeBridge(
-            config, self.journal, controllers, store=store, acts=self.presence.acts, now_ms=clock.now_ms, dial=connect,
-            log=log,
+            self.journal, others, store=store,
+            acts=self.presence.acts, now_ms=clock.now_ms,
         )  # fmt: skip
         self._escapes = config.replication.escape
         self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.acting.escape import ESCAPED_FROM
+from broker.acting.abroad import ESCAPED_FROM
 from broker.acting.journal import FILE_NAME
 from broker.acting.kinds import ESCAPES
 from broker.app import BrokerApp
@@ -117,8 +117,8 @@ async def test_what_is_due_is_delivered_once(pair: ElectingPair, other: BrokerAp
 async def test_without_another_group_it_waits_for_a_master(pair: ElectingPair) -> None:
     await waiting(pair, 500)
     number, left = await left_alone(pair)
-    await until(lambda: acting(left)._escape._said)
-    assert "no other group" in acting(left)._escape._said
+    await until(lambda: acting(left)._escape._others.said)
+    assert "no other group" in acting(left)._escape._others.said
     assert not len(acting(left).journal)
     await pair.add(3 - number, escape=True)
     assert await at_master(pair, lambda master: bodies(master, 1)) == [b"0"]
@@ -131,7 +131,9 @@ async def test_what_nobody_acknowledged_is_delivered_by_the_next_master(pair: El
     assert other._clients is not None
     await other._clients.stop()
     number, left = await left_alone(pair)
-    await until(lambda: "cannot reach" in acting(left)._escape._said or "refused" in acting(left)._escape._said)
+    await until(
+        lambda: "cannot reach" in acting(left)._escape._others.said or "refused" in acting(left)._escape._others.said
+    )
     assert not len(acting(left).journal)
     await pair.add(3 - number, escape=True)
     assert await at_master(pair, lambda master: bodies(master, 1)) == [b"0"]
