@@ -146,9 +146,10 @@ class ReplicationConfig:
     group_size: int = setting(0, minimum=0, maximum=1_000)
     """How many brokers the group has, for lock_in_strict_mode with mode = "controller"; elsewhere 0."""
     escape: bool = False
-    """With acting_master: while a replica stands in, it sends delayed messages of RocketMQ's producers that are due to
-    another group's master (RocketMQ's enableRemoteEscape). A new master delivers no delayed message in its first three
-    seconds then, to learn what was sent. Set it alike on all brokers of the group."""
+    """With acting_master: while a replica stands in, it sends delayed messages of RocketMQ's producers that are due and
+    messages of POP whose time is over, to another group's master (RocketMQ's enableRemoteEscape). A new master delivers
+    no delayed message in its first three seconds then, to learn what was sent. Set it alike on all brokers of the
+    group."""
     learner: bool = False
     """Take the log over without ever being in sync or master: for a copy far away."""
     priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)

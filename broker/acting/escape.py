@@ -1,4 +1,5 @@
-"""Delivers what is due to another group's master while a replica stands in (RocketMQ's escape).
+"""Delivers what is due to another group's master while a replica stands in (RocketMQ's escape): delayed messages, and
+messages of POP whose time is over (`revival`).
 
     confirmed messages that wait -> those due now -> a master of another group, by the route -> journal -> own master
 
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from broker.acting.abroad import OtherGroups
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import ESCAPES
+from broker.acting.revival import ActingRevival
 from broker.delayed.buckets import DelayBucket, DelayBuckets
 from broker.store.errors import StoreError
 from remoting.protocol.errors import LightMQError, Refused
@@ -45,6 +47,7 @@ class EscapeBridge:
         self,
         journal: ActingJournal,
         others: OtherGroups,
+        revival: ActingRevival,
         *,
         store: Callable[[], LogStore | None],
         acts: Callable[[], bool],
@@ -52,12 +55,13 @@ class EscapeBridge:
     ) -> None:
         """`store`: the open log, None between two roles. `acts`: whether this broker stands in. `now_ms`: the wall
         clock."""
-        self._journal, self._others = journal, others
+        self._journal, self._others, self._revival = journal, others, revival
         self._store, self._acts, self._now_ms = store, acts, now_ms
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to look for what is due."""
+        self._revival.start()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -72,6 +76,7 @@ class EscapeBridge:
             if store is not None and self._acts():
                 try:
                     is_done = await self._deliver(store, self._now_ms())
+                    is_done = await self._revival.deliver(store, self._acts) and is_done
                 except (LightMQError, StoreError, OSError) as error:
                     is_done = False
                     self._others.say(str(error))

@@ -85,6 +85,10 @@ class ActingPops:
         """`store`: the open log, None between two roles. `broker_name`: the group's. `now_ms`: the wall clock."""
         self._journal, self._store, self._authorizer = journal, store, authorizer
         self._broker_name, self._now_ms = broker_name, now_ms
+        self.leaving: set[PopKey] = set()
+        """Messages that are on their way to another group: nobody has them any more."""
+        self.moved: Callable[[PopKey, int], None] = lambda _key, _end_ms: None
+        """Called with the new end of an ownership."""
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request while this broker stands in; None for what others answer, or nobody."""
@@ -111,6 +115,7 @@ class ActingPops:
         pop_ms = max(self._now_ms(), now[0] + 1)
         fields = {"popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": "0"}
         self._keep([(key, (*base, pop_ms, invisible_ms))], peer, command, command.reply(fields=fields))
+        self.moved(key, pop_ms + invisible_ms)
 
     def acknowledge_batch(self, peer: Peer, command: Command) -> None:
         """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE."""
@@ -124,7 +129,7 @@ class ActingPops:
             for offset in ack.offsets:
                 key = ack.group, ack.topic, ack.queue_index, offset
                 base, now = self.state(store, key, queue_id)
-                if base is None or now != ack.owned or key in done:
+                if base is None or now != ack.owned or key in done or key in self.leaving:
                     missing.append((at, offset))
                 else:
                     done[key] = (*base, *DONE)
@@ -153,12 +158,18 @@ class ActingPops:
         self._authorize(peer, command, group, topic)
         queue_id = queue_of(store, topic, index)
         handle, offset = parse_handle(text(fields, "extraInfo")), number(fields, "offset")
-        base, now = self.state(store, (group, topic, index, offset), queue_id)
+        key = group, topic, index, offset
+        base, now = self.state(store, key, queue_id)
         named = handle.pop_ms, handle.invisible_ms
-        if base is None or now != named or (handle.queue_index, handle.broker) != (index, self._broker_name):
+        if (
+            base is None
+            or now != named
+            or key in self.leaving
+            or (handle.queue_index, handle.broker) != (index, self._broker_name)
+        ):
             remark = f"message {offset} of {topic}/{index} is not in flight under this handle for the group [{group}]"
             raise Refused(ResponseCode.NO_MESSAGE, remark)
-        return (group, topic, index, offset), base, named
+        return key, base, named
 
     def _keep(
         self, entries: Iterable[tuple[PopKey, tuple[int, int, int, int]]], peer: Peer, command: Command, reply: Command

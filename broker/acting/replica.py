@@ -23,6 +23,7 @@ from broker.acting.offsets import ActingOffsets, CommitKey
 from broker.acting.pops import ActingPops
 from broker.acting.presence import GroupPresence
 from broker.acting.quorum import LockQuorum
+from broker.acting.revival import ActingRevival
 from broker.acting.transactions import ActingTransactions
 from broker.acting.view import Place
 from broker.registration import topic_body
@@ -79,7 +80,7 @@ class ActingReplica:
         )  # fmt: skip
         others = OtherGroups(config, controllers, connect, log)
         self._escape = EscapeBridge(
-            self.journal, others, store=store,
+            self.journal, others, ActingRevival(self._pops, self.journal, others, now_ms=clock.now_ms), store=store,
             acts=self.presence.acts, now_ms=clock.now_ms,
         )  # fmt: skip
         self._escapes = config.replication.escape

@@ -87,6 +87,16 @@ class Standing:
         assert reply.code == ResponseCode.SUCCESS
 
 
+class Behind:
+    """The log of a replica that does not know yet what is confirmed."""
+
+    def __init__(self, store) -> None:
+        self._store, self.confirm_position = store, 0
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+
 @pytest.fixture
 def standing(running, tmp_path: Path) -> Standing:
     return Standing(running, tmp_path)
@@ -145,16 +155,6 @@ async def test_two_of_one_moment_do_not_both_have_it(standing: Standing) -> None
 
 async def test_what_is_not_known_to_be_confirmed_is_not_in_flight(standing: Standing) -> None:
     (message,) = await standing.given(b"1")
-
-    class Behind:
-        """The log of a replica that does not know yet what is confirmed."""
-
-        def __init__(self, store) -> None:
-            self._store, self.confirm_position = store, 0
-
-        def __getattr__(self, name: str):
-            return getattr(self._store, name)
-
     standing.store = Behind(standing.store)
     assert await standing.refusal(message.command()) == ResponseCode.NO_MESSAGE
     standing.store.confirm_position = standing.store.end_position
