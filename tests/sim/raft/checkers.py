@@ -64,6 +64,12 @@ class Judge:
                 raise Violation("only a conflict truncates", f"{node_id} cut {end + 1}..{index}, of term {term}")
             self._acknowledged[node_id] = (term, end)
 
+    def replaced(self, node_id: str, end: int, term: int) -> None:
+        """A start finds a state that was kept before the crash, and a log that contradicts its last entry."""
+        known, index = self._acknowledged.get(node_id, (0, 0))
+        if end < index and term > known:
+            self._acknowledged[node_id] = (known, end)
+
     def said(self, node_id: str, node: Any, message: object, peer: str) -> None:
         """Whatever a node says shows its term and its vote; some messages also how far its log is the leader's."""
         self._shown[node_id] = (node.term, node.voted_for)

@@ -6,11 +6,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from controller.consensus.journal import Entry
+from controller.raft.messages import AppendAnswer
 from tests.sim.raft.__main__ import main, run_in_memory, told
+from tests.sim.raft.checkers import Judge
+from tests.sim.raft.member_rules import Violation
 
 SCHEDULES, PARTS = 240, 6
 
@@ -36,6 +42,30 @@ def test_a_seed_replays_its_history():
     for engine in ("dledger", "pysyncobj"):
         assert run_in_memory(7, engine=engine) == run_in_memory(7, engine=engine)
         assert run_in_memory(7, engine=engine).faults != run_in_memory(11, engine=engine).faults
+
+
+@dataclass
+class Shown:
+    """What the judge looks at of a node."""
+
+    term: int
+    journal: list[Entry]
+    voted_for: str | None = None
+
+
+def test_a_start_may_find_its_log_contradicted():
+    """By a leader's state of a later term that was kept before the crash; nothing else takes what was acknowledged."""
+    for term, expected in ((4, nullcontext()), (1, pytest.raises(Violation, match="n3 has 23 of"))):
+        judge = Judge()
+        judge.said("n3", Shown(1, []), AppendAnswer(1, 0, matched=True, index=47), "n1")
+        judge.replaced("n3", 23, term)
+        with expected:
+            judge.booted("n3", Shown(4, [(b"", 23, term)]))
+
+
+def test_a_power_cut_between_a_state_and_the_log_that_it_replaces():
+    """This seed has one: the state is on the disk, the log of an earlier term behind it is dropped by the start."""
+    assert run_in_memory(1_049_615, engine="dledger").rule == ""
 
 
 def history(seed: int, hash_seed: int) -> str:

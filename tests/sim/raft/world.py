@@ -294,8 +294,11 @@ class _WatchedJournal(Journal):
 
     def replace(self, entries: list[Entry]) -> None:
         self._judge(entries)
+        _, end, term = entries[-1]
         if self.node_id in self.world.nodes:
-            self._told(entries[-1][1])
+            self._told(end)
+        elif any(own[1] == end and own[2] != term for own in self._entries):
+            self.world.judge.replaced(self.node_id, end, term)
         super().replace(entries)
 
     def _told(self, end: int) -> None:
