@@ -273,7 +273,10 @@ class ReplicasManager:
     # -- what members ask for ------------------------------------------------------------------------------------------
 
     async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
-        """Ask for another set of replicas in sync. Raises Refused with the leader's reason, or that it was lost."""
+        """Ask for another set of replicas in sync. Raises Refused with the leader's reason, or that it was lost.
+
+        So it is when something of the log was found lost before the answer came: what was known of the group is void.
+        """
         assert self.steps.broker_id is not None
         header = AlterSyncStateSetHeader(self._config.broker_name, self.steps.broker_id, epoch, _now_ms())
         body = encode_body(SyncStateSetBody(sorted(members), set_epoch))
@@ -283,7 +286,8 @@ class ReplicasManager:
             raise refusal(answer)
         decided = decode_body(answer.body, SyncStateSetBody)
         view = self.steps.view
-        assert view is not None
+        if view is None:
+            raise ConnectionLost("this broker registers again, because it has lost something")
         return dataclasses.replace(
             view, members=frozenset(decided.sync_state_set), set_epoch=decided.sync_state_set_epoch
         )

@@ -144,6 +144,23 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
         await two.manager.stop()
 
 
+async def test_a_set_that_is_decided_after_a_loss_is_nobodys(tmp_path: Path) -> None:
+    """A master found damage while its proposal was under way: it has no view any more that the set could be part of."""
+    async with controller(tmp_path / "c") as app:
+        one = FakeMember(tmp_path / "1", (f"127.0.0.1:{app.port}",), 1001)
+        await one.start()
+        await one.until(lambda: bool(one.roles))
+        view = one.roles[0].view
+        asked = asyncio.create_task(one.manager.alter(view.epoch, frozenset({1}), view.set_epoch))
+        await asyncio.sleep(0)  # the request is on its way
+        one.manager.lost_something()
+        with pytest.raises(ConnectionLost, match="lost something"):
+            await asked
+        await one.until(lambda: len(one.roles) > 1)
+        assert one.roles[-1].view.epoch > view.epoch
+        await one.manager.stop()
+
+
 async def test_a_master_that_restarts_is_elected_anew(tmp_path: Path) -> None:
     """A clean stop is remembered; the epoch is a new one."""
     async with controller(tmp_path / "c") as app:
