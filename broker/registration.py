@@ -228,7 +228,8 @@ class Registration:
                     await self._register_all(connection, address, controller)
                 due = clock.monotonic_s() + config.register_interval_ms / 1_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(controller.has_changes.wait(), config.heartbeat_interval_ms / 1_000)
+                async with asyncio.timeout(config.heartbeat_interval_ms / 1_000):  # wait_for can lose a cancellation
+                    await controller.has_changes.wait()
 
     async def _register_all(self, connection: Connection, address: str, controller: _Controller) -> None:
         await self._confirmed()

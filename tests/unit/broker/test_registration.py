@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from remoting import inprocess
 from remoting.protocol.bodies.controller_body import DataVersion, RegisterBrokerBody, TopicConfigTable, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -205,3 +207,20 @@ async def test_messages_that_wait_for_replicas_do_not_delay_the_registration(run
     await controller.registered(1)
     assert "t" in controller.tables[0]
     await registration.stop()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_change_at_the_same_moment_does_not_keep_it_from_stopping(running, turns: int) -> None:
+    controller = Controller()
+    controller.away = False
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
+    registration.start(("controller:1",))
+    await controller.registered(1)
+    (line,) = registration._controllers.values()
+    await controller.heard(lambda: line.is_registered)
+    line.has_changes.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await registration.stop()
