@@ -24,9 +24,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 ANSWERED = (
     Code.UPDATE_CONSUMER_OFFSET, Code.END_TRANSACTION, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.AGREE_LOCKS,
+    Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME,
 )  # fmt: skip
 """What a replica takes that stands in."""
-MERGES = (Code.MERGE_OFFSETS, Code.MERGE_TRANSACTIONS, Code.MERGE_LOCKS, Code.MERGE_ESCAPED)
+MERGES = (Code.MERGE_OFFSETS, Code.MERGE_TRANSACTIONS, Code.MERGE_LOCKS, Code.MERGE_ESCAPED, Code.MERGE_POPS)
 """What only a master takes."""
 NOT_MASTER = 9101
 
