@@ -206,12 +206,16 @@ class Elector:
         self._follow(now_ms, sender)
         return True
 
-    def beat_answered(self, now_ms: int, sender: str, term: int, sent_ms: int) -> None:
-        """The answer to a heartbeat that was sent at `sent_ms`, from a member in `term`."""
+    def beat_answered(self, now_ms: int, sender: str, term: int, sent_ms: int, *, votes: bool) -> None:
+        """The answer to a heartbeat that was sent at `sent_ms`, from a member in `term`.
+
+        One that does not vote is no proof of a majority, but what it says of a later term counts: it has stood in vain
+        before it lost its vote, follows no leader of an earlier term, and cannot stand to make that known.
+        """
         if term > self.vote.term:
             self.vote = OwnVote(term)
             self._follow(now_ms, "")
-        elif self.leads and term == self.vote.term:
+        elif votes and self.leads and term == self.vote.term:
             self._answered_ms[sender] = max(sent_ms, self._answered_ms.get(sender, 0))
 
     def lost(self, now_ms: int, peer: str) -> None:

@@ -234,9 +234,8 @@ class ElectionManager:
         if not call.trial:
             self.admission.reported(name, reply.term, reply.place, votes=reply.votes)
         if kind is QuestionKind.BEAT:
-            if reply.votes:
-                elector.beat_answered(now_ms, name, reply.term, reply.asked_ms)
-                self._prove()
+            elector.beat_answered(now_ms, name, reply.term, reply.asked_ms, votes=reply.votes)
+            self._prove()
         elif kind is QuestionKind.VOTE and reply.votes:
             elector.answered(now_ms, name, call, VoteReply(reply.term, reply.answer))
         self._settle()

@@ -199,8 +199,8 @@ class ElectingBroker(Broker):
         now_ms, elector = int(self.world.now), self.elector
         if not ask.trial:
             self.admission.reported(name, granted.term, place, votes=votes)
-        if kind == "beat" and votes:
-            elector.beat_answered(now_ms, name, granted.term, sent_ms)
+        if kind == "beat":
+            elector.beat_answered(now_ms, name, granted.term, sent_ms, votes=votes)
             if elector.leads:
                 self.pauses.confirmed(elector.vote.term, self.ident, elector.proven_ms)
         elif kind == "vote" and votes:

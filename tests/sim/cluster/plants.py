@@ -219,6 +219,14 @@ class NeverResigns(Elector):
         return 2**62
 
 
+class HearsVotersOnly(Elector):
+    """Ignores who does not vote, also what it says of a later term."""
+
+    def beat_answered(self, now_ms: int, sender: str, term: int, sent_ms: int, *, votes: bool) -> None:
+        if votes:
+            super().beat_answered(now_ms, sender, term, sent_ms, votes=votes)
+
+
 def _electing(flag: str) -> Build:
     return Build(frozenset({flag}), elects=True)
 
@@ -267,6 +275,7 @@ ELECTIONS: dict[str, Build] = {
     "confirms-after-resigning": Build(majority=ConfirmsAfterResigning, elects=True),
     "counts-older-epochs": Build(majority=CountsOlderEpochs, elects=True),
     "no-check-quorum": Build(elector=NeverResigns, elects=True),
+    "terms-of-voters-only": Build(elector=HearsVotersOnly, elects=True),
 }
 """Bugs of elections that need an exact order of events: a story each shows them."""
 

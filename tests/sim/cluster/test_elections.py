@@ -108,11 +108,31 @@ def leads_without_a_majority(story: Story) -> None:
     end(story)
 
 
+def leaves_behind_who_lost_its_vote(story: Story) -> None:
+    """A member stands in vain, then finds its log damaged: it is in a later term than the master, and may not stand."""
+    story.settle(1, 2, 3)
+    master: Any = story.master
+    lost: Any = story.others(master)[0]
+    story.append(master, 3)
+    story.settle(1, 2, 3)
+    story.cut([lost], [each for each in story.brokers if each is not lost])
+    lost.elector.summoned(int(story.world.now), master.name, master.vote.term)
+    lost.damaged(lost.log.starts[1])
+    story.until(lambda: lost.vote.term > master.vote.term and not lost.admitted)
+    story.heal()
+    story.run(LONG_MS)
+    now: Any = story.cluster.master()
+    if now is None or not lost.follows(now):
+        raise Violation("every node recovers", f"{lost.name} follows nobody in term {lost.vote.term}")
+    end(story)
+
+
 STORIES: dict[Callable[[Story], None], str] = {
     acknowledges_after_voting: "acknowledges-after-voting",
     confirms_after_resigning: "confirms-after-resigning",
     counts_older_epochs: "counts-older-epochs",
     leads_without_a_majority: "no-check-quorum",
+    leaves_behind_who_lost_its_vote: "terms-of-voters-only",
 }
 
 

@@ -136,12 +136,19 @@ def test_a_leader_that_no_majority_answers_resigns_into_a_later_term() -> None:
 def test_an_answered_heartbeat_proves_the_time_at_which_it_was_sent() -> None:
     one = leader()
     one.tick(900, may_stand=True)
-    one.beat_answered(1_100, "c", 1, 900)
+    one.beat_answered(1_100, "c", 1, 900, votes=True)
     assert one.proven_ms == 900
     one.tick(1_899, may_stand=True)
     assert one.leads
     one.tick(1_901, may_stand=True)
     assert not one.leads
+
+
+def test_an_answer_of_a_member_that_does_not_vote_proves_nothing() -> None:
+    one = leader()
+    proven_ms = one.proven_ms
+    one.beat_answered(1_100, "c", 1, 900, votes=False)
+    assert one.proven_ms == proven_ms < 900
 
 
 def test_a_leader_of_five_needs_two_others() -> None:
@@ -154,13 +161,14 @@ def test_a_leader_of_five_needs_two_others() -> None:
     assert not one.leads
     one.answered(150, "d", ElectionCall(1), VoteReply(1, VoteAnswer.ACCEPT))
     assert one.leads
-    one.beat_answered(800, "b", 1, 700)
+    one.beat_answered(800, "b", 1, 700, votes=True)
     assert one.proven_ms == 150
 
 
 def test_a_later_term_ends_a_leadership_whoever_tells_it() -> None:
     for tell in (
-        lambda one: one.beat_answered(300, "a", 7, 250),
+        lambda one: one.beat_answered(300, "a", 7, 250, votes=True),
+        lambda one: one.beat_answered(300, "a", 7, 250, votes=False),
         lambda one: one.beaten(300, "a", 7),
         lambda one: one.answered(300, "a", ElectionCall(1), VoteReply(7, VoteAnswer.REJECT_EXPIRED_VOTE_TERM)),
     ):

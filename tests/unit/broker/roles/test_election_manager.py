@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
+from broker.roles.election import ElectionCall
 from broker.roles.election_manager import ElectionManager
 from broker.roles.group_node import Action, Event
 from broker.roles.replicas_manager import IdentityFile
@@ -137,6 +138,19 @@ async def test_a_damaged_log_takes_the_vote_away(tmp_path: Path) -> None:
     member.manager.lost_something()
     assert not member.ask(QuestionKind.VOTE, 9).votes
     assert member.counted == [False]
+
+
+async def test_a_later_term_counts_whoever_tells_it(tmp_path: Path) -> None:
+    """Even one that does not vote: it may follow no leader of an earlier term."""
+    member = await admitted(tmp_path)
+    manager = member.manager
+    manager.start()
+    try:
+        told = Reply(term=9, place=(3, 400), asked_ms=1, votes=False)
+        manager._answered("n1", QuestionKind.BEAT, ElectionCall(4, beat=True), told)
+        assert member.vote() == (9, "")
+    finally:
+        await manager.stop()
 
 
 async def test_strangers_are_told_what_is_wrong(tmp_path: Path) -> None:
