@@ -23,10 +23,10 @@ from broker.roles.election import ElectionCall, ElectionTimers, Elector, OwnVote
 from broker.roles.election_lines import ElectionLines
 from broker.roles.election_members import MODE, GroupMembers
 from broker.roles.election_seat import ElectionSeat
-from broker.roles.group_node import SetChanged, StoodStill
+from broker.roles.group_node import StoodStill
 from broker.roles.replicas_manager import OwnIdentity
 from broker.roles.role_queue import RoleExecutor, RoleQueue
-from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, RoleChange, SyncStateSetChange, pause_limit_ms
+from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, pause_limit_ms
 from remoting import clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import decode_body, encode_body
@@ -328,12 +328,7 @@ class ElectionManager:
         addresses = self._addresses() if elector.leads else self._leader_addresses if leader else ("", "")
         master = members.id_of(leader) if leader else None
         view = KnownGroup(elector.vote.term, master, *addresses, members.ids)
-        change = self.steps.update(view)
-        if isinstance(change, RoleChange):
-            self.own.save(epoch=self.steps.epoch)
-            self.queue.want(change)
-        elif isinstance(change, SyncStateSetChange):
-            self.queue.feed(SetChanged(change.view))
+        self.queue.report(self.steps, view, self.own.save_epoch)
 
     def _register(self) -> None:
         """Roles may be taken: there is nobody to register at."""

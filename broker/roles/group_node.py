@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from broker.roles.steps import KnownGroup, RoleChange
+from broker.roles.steps import KnownGroup, ReplicaSteps, RoleChange
 
 
 class NodePhase(Enum):
@@ -419,6 +419,15 @@ class RoleOrders:
         role, self._wanted = self._wanted, None
         if role is not None:
             self.feed(Ordered(role))
+
+    def report(self, steps: ReplicaSteps, view: KnownGroup, save: Callable[[int], None]) -> None:
+        """Take what is said of the group, as `steps` understand it; `save` writes a new epoch before it is wanted."""
+        change = steps.update(view)
+        if isinstance(change, RoleChange):
+            save(steps.epoch)
+            self.want(change)
+        elif change is not None:
+            self.feed(SetChanged(change.view))
 
     def want(self, role: RoleChange) -> None:
         """Take this role as soon as the action under way is done."""

@@ -27,16 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.roles.group_node import SetChanged, StoodStill
+from broker.roles.group_node import StoodStill
 from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import (
     Ask,
     KnownGroup,
     PauseWatch,
     ReplicaSteps,
-    RoleChange,
     RolePhase,
-    SyncStateSetChange,
     pause_limit_ms,
 )
 from remoting import clock
@@ -166,6 +164,10 @@ class OwnIdentity:
         if changed != self.identity:
             self._file.save(changed)
             self.identity = changed
+
+    def save_epoch(self, epoch: int) -> None:
+        """Note that this epoch is known. Raises OSError."""
+        self.save(epoch=epoch)
 
     def save_registered(self) -> None:
         """Note in which start of the machine, and how durably, the process writes that is registered now."""
@@ -528,12 +530,7 @@ class ReplicasManager:
             self._apply_view(view_of(command))
 
     def _apply_view(self, view: KnownGroup) -> None:
-        change = self.steps.update(view)
-        if isinstance(change, RoleChange):
-            self.own.save(epoch=self.steps.epoch)
-            self.queue.want(change)
-        elif isinstance(change, SyncStateSetChange):
-            self.queue.feed(SetChanged(change.view))
+        self.queue.report(self.steps, view, self.own.save_epoch)
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
             self.ask_again()
 

@@ -61,7 +61,7 @@ class RoleQueue:
         """`beat` is called before and after each change of role; `failed` gets the error of an action."""
         self._changed = asyncio.Event()
         self._orders = orders = RoleOrders(GroupNode(), self._changed.set)
-        self.node, self.feed, self.want, self.drop = orders.node, orders.feed, orders.want, orders.drop
+        self.node, self.feed, self.drop, self.report = orders.node, orders.feed, orders.drop, orders.report
         self.pause, self.resume = orders.pause, orders.resume
         self._member, self._beat, self._failed, self._log = member, beat, failed, log
         self._began_ms = 0

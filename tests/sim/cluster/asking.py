@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.roles.group_node import SetChanged
-from broker.roles.steps import Ask, KnownGroup, RoleChange, RolePhase, SyncStateSetChange
+from broker.roles.steps import Ask, KnownGroup, RolePhase
 from controller.replicas.group import ElectMaster, GroupView
 from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER
@@ -183,11 +182,6 @@ class Asking:
 
     def take(self, view: GroupView) -> None:
         """A report of the group: pushed, polled or answered, perhaps late."""
-        change = self.steps.update(known(view))
-        if isinstance(change, RoleChange):
-            self._broker.saved_epoch = self.steps.epoch
-            self._broker.roles.want(change)
-        elif isinstance(change, SyncStateSetChange):
-            self._broker.roles.feed(SetChanged(change.view))
+        self._broker.roles.report(self.steps, known(view), self._broker.save_epoch)
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
             self.again()

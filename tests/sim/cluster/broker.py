@@ -340,6 +340,10 @@ class Broker(Node):
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
+    def save_epoch(self, epoch: int) -> None:
+        """The newest known epoch is on the disk."""
+        self.saved_epoch = epoch
+
     def majority(self, _epoch: int) -> Majority | None:
         """Who confirms what the master of an epoch writes, where the controllers do not say it."""
         return None

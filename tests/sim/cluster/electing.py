@@ -13,7 +13,7 @@ from broker.replication.leader import Acknowledge
 from broker.replication.majority import Majority, majority_of
 from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
 from broker.roles.group_node import Start
-from broker.roles.steps import KnownGroup, RoleChange
+from broker.roles.steps import KnownGroup
 from controller.replicas.group import GroupView
 from remoting.protocol.voting import VoteAnswer
 from tests.sim.cluster.broker import Broker, Build, Cluster
@@ -267,10 +267,8 @@ class ElectingBroker(Broker):
             self.leading.taken()
         members = frozenset(each.ident for each in self.cluster.controllers.brokers)
         master = int(leader[1:]) if leader else None
-        change = self.steps.update(KnownGroup(elector.vote.term, master, leader, leader, members))
-        if isinstance(change, RoleChange):
-            self.saved_epoch = self.steps.epoch
-            self.roles.want(change)
+        view = KnownGroup(elector.vote.term, master, leader, leader, members)
+        self.roles.report(self.steps, view, self.save_epoch)
 
     def fenced_below(self, epoch: int) -> int:
         """The epoch that a replica tells the master of `epoch`: a later one if it has voted since."""
