@@ -130,8 +130,7 @@ class OtherGroups:
 
     async def _close(self, dialled: asyncio.Future[Connection]) -> None:
         if not dialled.cancel() and not dialled.cancelled() and dialled.exception() is None:
-            with contextlib.suppress(LightMQError, OSError):
-                await dialled.result().close()
+            await dialled.result().close()
 
     async def _targets(self, topic: str) -> list[Target]:
         """The masters of other groups that take messages of a topic, as the first name server says that knows one."""

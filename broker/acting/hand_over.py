@@ -9,7 +9,6 @@ Invariant: an entry is forgotten here only after a master has confirmed it. Loop
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import islice
@@ -104,8 +103,7 @@ class HandOver:
         try:
             checked(await connection.request(Command(kind.code, body=kind.encode(part)), TIMEOUT_MS))
         finally:
-            with contextlib.suppress(LightMQError, OSError):
-                await connection.close()
+            await connection.close()
 
 
 async def _merge(store: LogStore, merges: Mapping[int, Merge], kind: EntryKind, part: Mapping[Key, Value]) -> None:

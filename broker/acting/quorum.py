@@ -11,7 +11,6 @@ thread only.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +97,7 @@ class LockQuorum:
                     command = Command(Code.AGREE_LOCKS, body=msgspec.json.encode(claim))
                     reply = checked(await connection.request(command, int(MEMBER_S * 1_000)))
                 finally:
-                    with contextlib.suppress(LightMQError, OSError):
-                        await connection.close()
+                    await connection.close()
             return set(msgspec.json.decode(reply.body, type=list[tuple[str, int]]))
         except (LightMQError, OSError, TimeoutError, msgspec.MsgspecError) as error:
             self._log.info("lock_not_agreed", replica=address, error=str(error) or "no answer in time")
