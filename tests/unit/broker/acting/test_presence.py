@@ -41,7 +41,7 @@ class ElectingThree(Cluster):
             controllers=self.controllers, store=STORE,
             replication=ReplicationConfig(
                 enabled=True, mode="dledger", members=members, port=0, heartbeat_interval_ms=50,
-                heartbeat_timeout_ms=1_000, stream_heartbeat_ms=50, **replication,
+                heartbeat_timeout_ms=2_000, stream_heartbeat_ms=50, **replication,
             ),
         )  # fmt: skip
         app = self.brokers[number] = BrokerApp(config)
