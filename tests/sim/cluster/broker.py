@@ -195,10 +195,16 @@ class Broker(Node):
         super().start()
         self._clear()
         self.pauses = self._pause_watch()
-        self.log.recover()
+        self.recover()
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)}")
         self.roles.feed(Start())
         self._tick()
+
+    def recover(self) -> None:
+        """Find what the disk has."""
+        self.log.recover()
+        if self._damaged_at is not None and self._damaged_at >= self.log.end:
+            self._damaged_at = None  # a power cut took what was damaged, and other records come there
 
     def lag_ms(self) -> float:
         """How long it takes until what was decided is begun: there is something else to do."""

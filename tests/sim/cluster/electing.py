@@ -109,7 +109,7 @@ class ElectingBroker(Broker):
             self.vote = OwnVote()
         self._clear()
         self.pauses = self._pause_watch()
-        self.log.recover()
+        self.recover()
         self.is_fenced = False
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)} {self.vote}")
         self.roles.feed(Start())

@@ -147,6 +147,27 @@ def test_with_the_bug_it_does_not(tell: Callable[[Story], None]) -> None:
         tell(Story(ELECTIONS[STORIES[tell]]))
 
 
+@pytest.mark.parametrize("elects", [False, True])
+def test_what_a_power_cut_took_is_not_damaged_any_more(elects: bool) -> None:
+    """The record was not flushed; others are written to its place."""
+    story = Story(Build(elects=elects), count=1)
+    story.settle(1)
+    broker = story.master
+    broker.flush_ms = LONG_MS
+    story.append(broker, 1)
+    place = broker.log.starts[-1]
+    broker.damaged(place)
+    broker.crash(power=True, mood="lose")
+    broker.start()
+    assert broker.log.end <= place
+    broker.flush_ms = 0.5
+    story.settle(1)
+    story.append(broker, 3)
+    assert broker.log.end > place
+    assert broker.damage is None
+    story.end()
+
+
 def test_every_bug_of_elections_has_its_story() -> None:
     assert set(STORIES.values()) == set(ELECTIONS)
 
