@@ -1,12 +1,13 @@
 """The one background thread for slow work: sorting and writing runs, merges, snapshots, preparing segments.
 
 Invariant: jobs run one after the other; each job's result (or error) is handed to its `done` on the loop thread, in
-order. Thread rule: `submit`, `drain`, `close` from the loop thread; jobs touch only what they were given.
+order. Thread rule: `submit`, `drain`, `close`, `abandon` from the loop thread; jobs touch only what they were given.
 `Workers` says who does the slow work of a store: by default one thread for flushes, and this one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -54,9 +55,13 @@ class IndexThread:
         self._thread.join()
 
     def abandon(self) -> None:
-        """End the thread after the jobs there are, without waiting; nobody is told their results any more."""
+        """Drop the jobs that wait, finish the one under way, end the thread; nobody is told any result."""
         self._schedule = lambda _function: None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
         self._jobs.put(None)
+        self._thread.join()  # whoever opens the directory next must not meet a job of this opening
 
     def _deliver(self) -> None:
         while self._results:

@@ -35,3 +35,26 @@ def test_drain_delivers_the_results_of_follow_up_jobs() -> None:
     while not due.empty():
         due.get()()
     thread.close()
+
+
+def test_an_abandoned_thread_finishes_only_the_job_under_way() -> None:
+    """When the call returns nothing of it runs any more, and no result is told."""
+    due: queue.SimpleQueue = queue.SimpleQueue()
+    thread, ran, heard = IndexThread(due.put), [], []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        may_end.wait(10)
+        ran.append("first")
+
+    thread.submit(first, lambda *got: heard.append(got))
+    thread.submit(lambda: ran.append("second"), lambda *got: heard.append(got))
+    begun.wait(10)
+    ending = threading.Thread(target=thread.abandon)
+    ending.start()
+    while ending.is_alive() and thread._jobs.qsize() > 1:  # what waits is dropped first
+        pass
+    may_end.set()
+    ending.join(10)
+    assert (ran, heard, due.empty(), ending.is_alive()) == (["first"], [], True, False)
