@@ -142,10 +142,10 @@ class OtherGroups:
             asked += 1
             return Command(Code.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic})
 
-        def answer(_address: str, reply: Command | None) -> None:
+        def answer(address: str, reply: Command | None) -> None:
             nonlocal answered
             answered += 1
-            targets = self._in_route(reply) if reply is not None and reply.code == 0 else []
+            targets = self._in_route(address, reply) if reply is not None and reply.code == 0 else []
             if not found.done() and (targets or answered >= asked):
                 found.set_result(targets)
 
@@ -156,10 +156,11 @@ class OtherGroups:
             return await asyncio.wait_for(found, self._config.replication.request_timeout_ms / 1_000)
         return []
 
-    def _in_route(self, reply: Command) -> list[Target]:
+    def _in_route(self, name_server: str, reply: Command) -> list[Target]:
         try:
             route = decode_body(reply.body, TopicRoute)
-        except LightMQError:
+        except LightMQError as error:
+            self._log.warning("route_not_read", name_server=name_server, error=str(error))
             return []
         masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
         return [

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 GROUP_MAX = 64
 """Messages on their way at the same time."""
 SCAN_MAX = 16_384
+"""Check-points that are planned at the same time; the others are looked for when these are done."""
 RETRY_MS = 1_000
 """When a message is looked at again that was not sent."""
 TRANSACTION_BITS = 0xC
@@ -146,7 +147,8 @@ class ActingRevival:
             return None
         try:
             found = store.reading.read(queue_id, offset, 1, 1)
-        except UnreadableOffsets:
+        except UnreadableOffsets as error:  # the next master looks again
+            self._others.say(str(error))
             return None
         if not found.records or found.first_offset != offset:
             return None
