@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
+from tests.processes.acting_groups import acting
 from tests.processes.broker_group import Broker, BrokerGroup, until
 from tests.processes.test_queue_locks import lock, send
 
@@ -18,10 +19,6 @@ OPTIONS = ("acting_master=true", "lock_in_strict_mode=true", "group_size=3")
 def asked(broker: Broker, client_id: str) -> list[int]:
     with BlockingConnection.dial(f"127.0.0.1:{broker.ports['remoting']}") as connection:
         return lock(connection, client_id)
-
-
-def acting(brokers: list[Broker]) -> list[Broker]:
-    return [each for each in brokers if b"\nrocketmq_replica_acting 1" in each.page("/metrics")]
 
 
 def test_a_lock_takes_a_majority_of_the_configured_brokers(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.stored_message import iter_stored
+from tests.processes.acting_groups import TOPIC, TwoGroups, at, now_ms, send, two_groups
 from tests.processes.broker_group import Broker, until
 from tests.processes.rig import no_traceback
-from tests.processes.test_acting_escape import TOPIC, TwoGroups, at, now_ms, send
 from tests.unit.broker.pop.client import Message, popping
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
@@ -30,11 +30,8 @@ LONG_MS = 600_000
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[TwoGroups]:
-    made = TwoGroups(tmp_path)
-    try:
+    with two_groups(tmp_path) as made:
         yield made
-    finally:
-        made.end()
 
 
 def popped(broker: Broker, wanted: set[int], invisible_ms: int = LONG_MS) -> dict[int, Message]:
