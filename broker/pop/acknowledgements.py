@@ -21,7 +21,8 @@ from broker.pop.check_points import INVISIBLE_MS_MAX
 from broker.pop.gathering import AckGather
 from broker.pop.handles import original_topic, parse_batch, parse_handle
 from broker.pop.in_flight import MessagesInFlight
-from broker.pop.queues import PopQueues, Refuse
+from broker.pop.popping import Refuse
+from broker.pop.queues import PopQueues
 from broker.requests import json_body, number, text
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.frames.codes import RequestCode as Code

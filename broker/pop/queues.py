@@ -1,9 +1,7 @@
 """Where the messages of a group are that pops a topic: its offsets in the queues of the topic and of the retry topic.
 
-The queues take turns: each pop begins with the next one. The group's retry topic comes first in every fifth pop, else
-last, so that neither starves the other. The queues of a topic with priorities do not take turns: the highest comes
-first, each with the queue of the retry topic that has its messages. A group may have some of its pops go by turns there
-too (its attribute `priority.factor`), so that the lowest priorities do not starve.
+The queues take turns (`popping.by_turns`), but those of a topic with priorities. A group may have some of its pops go
+by turns there too (its attribute `priority.factor`), so that the lowest priorities do not starve.
 
 A queue gives a group nothing while it is closed to it: with too many messages in flight, or, in order, as long as those
 in flight are invisible. In order a group gets first what it had of the queue and did not acknowledge.
@@ -16,17 +14,14 @@ Invariant: a message below the group's offset is in flight or done. A closed que
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from broker.groups.feature import Selection
 from broker.groups.groups import PRIORITY_FACTOR_MAX, group_offset_key, offset_change, offset_in
 from broker.groups.locks import HOLD_MS
 from broker.groups.request_modes import POP, RequestMode
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.in_flight import MessagesInFlight
-from broker.pop.ordered import OrderedBatch
+from broker.pop.popping import ALL_QUEUES, Place, PopAsk, Refuse, Taken, by_turns, require_poppable
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state.state_kinds import GROUP_OFFSET
@@ -42,57 +37,8 @@ if TYPE_CHECKING:
     from broker.requests import RequestTools
     from broker.topics.topics import ClientQueues, Topics
 
-ALL_QUEUES = -1
 EXAMINED_MAX = 1_024
 """Most messages of one queue that one pop holds against its filter."""
-RETRY_FIRST_EVERY = 5
-Refuse = Callable[[str, int, str], Refused]
-"""(reason for the counter, code, remark) -> the refusal, counted."""
-
-
-@dataclass(slots=True)
-class PopAsk:
-    """One request for messages."""
-
-    group: str
-    topic: str
-    index: int
-    count: int
-    invisible_ms: int
-    wait_ms: int
-    from_end: bool
-    wanted: Selection | None
-    ordered: bool = False
-    attempt: bytes = b""
-    """In order: the same attempt gets the same messages, if the client lost the answer."""
-
-
-Place = tuple[str, int, int]
-"""Topic, queue number, queue id."""
-
-
-@dataclass(slots=True)
-class Taken:
-    """Messages of one queue for one pop."""
-
-    topic: str
-    index: int
-    queue_id: int
-    front: int
-    """The next offset to give."""
-    rest: int
-    """How many messages remain behind it."""
-    batch: OrderedBatch | None = None
-    """What the group has of the queue in order."""
-    ordered: bool = False
-    reached: int = 0
-    """The offset behind the last message that was examined: below `front` where only messages of `batch` were."""
-    lost: int = 0
-    """How many messages of `batch` can no longer be read."""
-    moved: bool = False
-    """Whether messages behind `batch` were given or passed over."""
-    offsets: list[int] = field(default_factory=list)
-    records: list[memoryview] = field(default_factory=list)
 
 
 class PopQueues:
@@ -132,15 +78,8 @@ class PopQueues:
         if is_light(ask.topic) or ask.topic.startswith(names.RETRY_PREFIX):
             raise self._refuse("topic", ResponseCode.INVALID_PARAMETER, f"the topic [{ask.topic}] cannot be popped")
         self._queues.require_readable(ask.topic)
-        config = self._topics.require(ask.topic)
-        if self._groups.groups.reads_lite(ask.group, ask.topic):
-            remark = f"the group [{ask.group}] reads [{ask.topic}] by subscriptions to lite topics (POP_LITE) only"
-            raise self._refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
-        if config.takes_batches:
-            raise self._refuse("topic", ResponseCode.INVALID_PARAMETER, f"[{ask.topic}] is a batch topic: pull it")
-        if ask.index >= config.read_queue_count or ask.index < ALL_QUEUES:
-            remark = f"queueId[{ask.index}] is illegal, topic:[{ask.topic}] has {config.read_queue_count} queues"
-            raise self._refuse("queue", ResponseCode.INVALID_PARAMETER, remark)
+        reads_lite = self._groups.groups.reads_lite(ask.group, ask.topic)
+        require_poppable(ask, self._topics.require(ask.topic), reads_lite=reads_lite, refuse=self._refuse)
         if not self._groups.groups.ensure(ask.group).consume_enable:
             raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {ask.group}")
 
@@ -162,13 +101,9 @@ class PopQueues:
             self._topics.require(ask.topic)
         indices = range(len(ids)) if ask.index == ALL_QUEUES else (ask.index,)
         found = [(ask.topic, index, ids[index]) for index in indices]
-        retry, retry_first = retry_topic(ask.group, ask.topic), turn % RETRY_FIRST_EVERY == 0
+        retry = retry_topic(ask.group, ask.topic)
         retries = [(retry, index, queue_id) for index, queue_id in enumerate(self._topics.queue_ids(retry))]
-        if not ask.ordered and self._goes_by_priority(ask, turn):
-            return sorted(found + retries, key=lambda place: (-place[1], (place[0] == ask.topic) == retry_first))
-        first = turn % len(found)
-        found = found[first:] + found[:first]
-        return retries + found if retry_first else found + retries
+        return by_turns(ask.topic, found, retries, turn, ranked=not ask.ordered and self._goes_by_priority(ask, turn))
 
     def _goes_by_priority(self, ask: PopAsk, turn: int) -> bool:
         if not self.has_priorities(ask.topic):

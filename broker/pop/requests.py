@@ -13,19 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.groups.feature import TAG, selection
 from broker.groups.groups import offset_change
-from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
+from broker.pop.check_points import Owned
 from broker.pop.gathering import Given, PopGather, PopRequest
-from broker.pop.handles import offset_info, order_info
+from broker.pop.handles import order_info
 from broker.pop.in_flight import Change, MessagesInFlight
-from broker.pop.ordered import ATTEMPT_BYTES_MAX
-from broker.pop.queues import ALL_QUEUES, PopAsk, PopQueues, Refuse, Taken
-from broker.requests import flag, number, text
-from broker.rocketmq.stored_message import ipv4_host, origin_of
+from broker.pop.popping import ALL_QUEUES, PopAsk, Refuse, Taken, asked, invisible_time, popped
+from broker.pop.queues import PopQueues
+from broker.requests import number, text
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_group, of_topic
-from remoting.native import core as native
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -37,12 +34,8 @@ if TYPE_CHECKING:
     from broker.requests import RequestTools
     from runtime.metrics import Counter
 
-MESSAGES_MAX = 32
-"""Most messages of one pop, RocketMQ's limit too."""
 ORDERED_REVIVE_QUEUE = 999
 """`reviveQid` of an answer in order."""
-FROM_END = 1
-"""Value of `initMode` for a group that begins at the end."""
 
 
 class PopRequests:
@@ -72,7 +65,6 @@ class PopRequests:
         self._by_priority = by_priority
         self._refuse = refuse
         self._expect_mqtt_requests = expect_mqtt_requests
-        self._origin = origin_of(tools.config.cluster_name)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -86,10 +78,7 @@ class PopRequests:
     def pop_message(self, peer: Peer, command: Command) -> None:
         """200050: messages that the group owns for `invisibleTime`; waits up to `pollTime` for the first one."""
         ask = self._parse(peer, command)
-        ask.invisible_ms = number(command.fields, "invisibleTime")
-        if not 0 < ask.invisible_ms <= INVISIBLE_MS_MAX:
-            remark = f"invisibleTime {ask.invisible_ms} is not in 1..{INVISIBLE_MS_MAX}"
-            raise self._refuse("time", ResponseCode.INVALID_PARAMETER, remark)
+        ask.invisible_ms = invisible_time(command.fields, self._refuse)
         self._queues.admit(ask)
         self._queues.enter(ask)
         self._gather.ask(
@@ -129,28 +118,7 @@ class PopRequests:
 
     def _parse(self, peer: Peer, command: Command) -> PopAsk:
         group, topic = self._named(peer, command)
-        fields = command.fields
-        count = number(fields, "maxMsgNums", MESSAGES_MAX)
-        if not 0 < count <= MESSAGES_MAX:
-            raise self._refuse("count", ResponseCode.INVALID_PARAMETER, f"maxMsgNums {count} is not in 1..32")
-        expression = fields.get("exp") or "*"
-        attempt = fields.get("attemptId", "").encode()
-        if len(attempt) > ATTEMPT_BYTES_MAX:
-            remark = f"attemptId has {len(attempt)} bytes, more than {ATTEMPT_BYTES_MAX}"
-            raise self._refuse("attempt", ResponseCode.INVALID_PARAMETER, remark)
-        ordered = flag(fields, "order")
-        return PopAsk(
-            group=group,
-            topic=topic,
-            index=number(fields, "queueId", ALL_QUEUES),
-            count=count,
-            invisible_ms=0,
-            wait_ms=number(fields, "pollTime", 0),
-            from_end=number(fields, "initMode", 0) == FROM_END,
-            wanted=selection(expression, fields.get("expType") or TAG),
-            ordered=ordered,
-            attempt=attempt if ordered else b"",
-        )
+        return asked(group, topic, command.fields, self._refuse)
 
     def _named(self, peer: Peer, command: Command) -> tuple[str, str]:
         group, topic = text(command.fields, "consumerGroup"), text(command.fields, "topic")
@@ -239,22 +207,10 @@ class PopRequests:
 
     def _reply(self, command: Command, given: list[Taken], owned: Owned, rest: int) -> Command:
         identity = self._tools.identity
-        host = ipv4_host(identity.host, identity.port)
-        starts, offsets = offset_info((each.topic, each.index, each.offsets) for each in given)
-        fields = {
-            "popTime": str(owned[0]),
-            "invisibleTime": str(owned[1]),
-            "reviveQid": "0",
-            "restNum": str(rest),
-            "startOffsetInfo": starts,
-            "msgOffsetInfo": offsets,
-        }
-        bodies = []
-        for each in given:
-            made = native.core.stored(each.records, each.offsets, each.index, host, self._origin, None)
-            assert made is not None, "topics with batches are not popped"
-            body, _count, asks = made
-            if asks:
-                self._expect_mqtt_requests()
-            bodies.append(body)
-        return command.reply(0, "FOUND", fields, b"".join(bodies))
+        reply, asks = popped(
+            command, given, owned, rest=rest, address=(identity.host, identity.port),
+            cluster_name=self._tools.config.cluster_name,
+        )  # fmt: skip
+        if asks:
+            self._expect_mqtt_requests()
+        return reply

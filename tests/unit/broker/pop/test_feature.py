@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from broker.pop.handles import retry_topic
-from broker.pop.requests import MESSAGES_MAX
+from broker.pop.popping import MESSAGES_MAX
 from broker.pop.revival import FIRST_POP_TIME
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

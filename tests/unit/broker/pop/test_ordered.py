@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.pop.handles import retry_topic
 from broker.pop.ordered import ATTEMPT_BYTES_MAX, OrderedQueues, decode_batch, encode_batch
+from broker.pop.requests import ORDERED_REVIVE_QUEUE
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -178,7 +179,7 @@ async def test_what_was_not_acknowledged_comes_again_in_order_and_the_rest_does_
     assert numbers(again) == [1, 3, 4, 5]
     assert again[0].topic == TOPIC, "from where it is, not from the retry topic"
     assert reply.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%3 1;0 0 0"
-    assert reply.fields["reviveQid"] == "999"
+    assert reply.fields["reviveQid"] == str(ORDERED_REVIVE_QUEUE) == "999"
     assert await ack(connection, messages[1]) == ResponseCode.NO_MESSAGE, "its time is over"
     assert [await ack(connection, message) for message in again] == [ResponseCode.SUCCESS] * 4
     assert await ordered(connection) == []
