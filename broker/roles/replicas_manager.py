@@ -31,10 +31,10 @@ from broker.roles.group_node import StoodStill
 from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import (
     Ask,
+    ControllerAnswer,
     KnownGroup,
     PauseWatch,
     ReplicaSteps,
-    RolePhase,
     pause_limit_ms,
 )
 from remoting import clock
@@ -188,18 +188,39 @@ def refuse_foreign(identity: SavedIdentity) -> None:
         )
 
 
-UNKNOWN_CODES = frozenset(
-    {
-        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
-        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
-        ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS,
-    }
-)
-"""The controllers do not know this broker, or have had no heartbeat of it since they started."""
 STEP_S_MAX = 1.0
 """Longest sleep between two checks of what is due."""
 LEADER_PAUSE_S = 0.05
 """A master that stops looks for the leading controller so often."""
+
+
+class _Answers:
+    """What is done with the controllers' answers; what is saved raises OSError."""
+
+    def __init__(
+        self,
+        own: OwnIdentity,
+        controllers: Controllers,
+        pauses: PauseWatch,
+        report: Callable[[KnownGroup], None],
+        log: Any,
+    ) -> None:
+        self._own, self._controllers, self._pauses, self._log = own, controllers, pauses, log
+        self.report = report
+
+    def save_id(self, broker_id: int) -> None:
+        self._own.save(broker_id=broker_id)
+
+    def save_applied(self) -> None:
+        self._own.save(is_applied=True)
+
+    def save_registered(self) -> None:
+        self._own.save_registered()
+        self._log.info("registered_as_replica", id=self._own.identity.broker_id, controller=self._controllers.leader)
+
+    def proved(self, view: KnownGroup, asked_ms: int) -> None:
+        if self._pauses.confirmed(view.epoch, view.master, asked_ms):
+            self._log.info("still_the_master", by="controllers", epoch=view.epoch)
 
 
 class ReplicasManager:
@@ -235,6 +256,7 @@ class ReplicasManager:
         self.queue = RoleQueue(member, self._beat_now, failed, log)
         limit_ms = pause_limit_ms(self._settings.heartbeat_interval_ms, self._settings.heartbeat_timeout_ms)
         self.pauses = PauseWatch(limit_ms, self._now, self._in_doubt)
+        self._answers = _Answers(self.own, self.controllers, self.pauses, self._apply_view, log)
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -314,7 +336,8 @@ class ReplicasManager:
         while self.controllers.reachable:
             with contextlib.suppress(ConnectionLost):
                 if self.controllers.leader or await self.controllers.find_leader():
-                    self._apply_view(view_of(await self._answer(RequestCode.CONTROLLER_ELECT_MASTER, header)))
+                    command = Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header))
+                    self._apply_view(view_of(checked(await self.controllers.ask(command))))
                     return
             await asyncio.sleep(LEADER_PAUSE_S)
         raise ConnectionLost("no controller can be reached")
@@ -382,98 +405,59 @@ class ReplicasManager:
                 self._woken.clear()
                 continue
             try:
-                await self._ask(ask)
-            except Refused as error:
-                self._log.info("controller_refused", question=ask.value, code=error.code, remark=error.remark)
-                if error.code in UNKNOWN_CODES:
-                    self.steps.unknown(self._now())
-                elif error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID and not self.steps.is_applied:
-                    self.steps.id_taken(self._now())
-                else:
-                    self.steps.refused(self._now())
+                answer = await self._ask(ask)
             except LightMQError as error:
                 self._log.info("controllers_not_reached", question=ask.value, error=str(error))
-                self.steps.lost(self._now())
+                answer = ControllerAnswer(None)
+            if not self.steps.concluded(answer, self._now(), self._answers):
+                self._log.info("controller_refused", question=ask.value, code=answer.code, remark=answer.remark)
 
-    async def _ask(self, ask: Ask) -> None:
-        """One question and what its answer means; raises what kept it from being answered."""
-        config, steps = self._config, self.steps
-        group = (config.cluster_name, config.broker_name)
+    async def _ask(self, ask: Ask) -> ControllerAnswer:
+        """Carry a question to the leading controller, and its answer back. Raises LightMQError without one."""
         if ask is Ask.LEADER:
-            former = self.controllers.leader
-            if await self.controllers.find_leader():
-                if self.controllers.leader != former:
-                    self._log.info("controller_leads", address=self.controllers.leader)
-                steps.found_leader(self._now())
-            else:
-                steps.lost(self._now())
-        elif ask is Ask.NEXT_ID:
-            answer = await self._answer(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, GroupHeader(*group))
-            self.own.save(broker_id=from_fields(answer.fields, NextBrokerId).next_broker_id)
-            assert self.own.identity.broker_id is not None
-            steps.offered(self.own.identity.broker_id, self._now())
-        elif ask is Ask.APPLY_ID:
-            assert steps.broker_id is not None
-            header = ApplyBrokerIdHeader(*group, steps.broker_id, self.own.identity.check_code)
-            await self._answer(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
-            self.own.save(is_applied=True)
-            steps.applied(self._now())
-        elif ask is Ask.REGISTER:
-            await self._register()
-        elif ask is Ask.HEARTBEAT:
-            await self._answer(RequestCode.BROKER_HEARTBEAT, self._beat_header())
-            steps.beaten(self._now())
-        else:
-            await self._elect_or_poll(ask, group)
-
-    async def _register(self) -> None:
-        steps, state = self.steps, self._member.log_state()
-        address, ha_address = self._addresses()
-        assert steps.broker_id is not None
-        boot_id = self.own.boot_id
-        header = RegisterReplicaHeader(
-            self._config.cluster_name,
-            self._config.broker_name,
-            steps.broker_id,
-            address,
-            _now_ms(),
-            ha_address,
-            state.epoch,
-            state.end,
-            boot_id,
-            self.own.was_clean,
-            self.own.was_flushed,
-        )
-        answer = await self._answer(RequestCode.CONTROLLER_REGISTER_BROKER, header)
-        if boot_id != self.own.boot_id:
-            steps.refused(self._now())  # more was lost meanwhile: once more
-            return
-        # Only now: a process that dies before it reported the reboot must not hide it from the next one.
-        self.own.save_registered()
-        self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
-        steps.registered(self._now())
-        self._apply_view(view_of(answer))
-
-    async def _elect_or_poll(self, ask: Ask, group: tuple[str, str]) -> None:
-        if ask is Ask.ELECT:
-            assert self.steps.broker_id is not None
-            header: Header = ElectMasterHeader(*group, self.steps.broker_id, invoke_time=_now_ms())
-            command = Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header))
-            answer = await self.controllers.ask(command)
-            if answer.code not in (0, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
-                raise refusal(answer)
-        header, asked_ms = ReplicaInfoRequest(self._config.broker_name), self._now()
-        view = view_of(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header))  # all of it, the set too
-        self._apply_view(view)
-        if self.pauses.confirmed(view.epoch, view.master, asked_ms):
-            self._log.info("still_the_master", by="controllers", epoch=view.epoch)
-        self.steps.answered(self._now())
-
-    async def _answer(self, code: int, header: Header) -> Command:
+            return await self._find_leader()
+        code, header = self._question(ask)
         answer = await self.controllers.ask(Command(code, fields=to_fields(header)))
         if answer.code != 0:
-            raise refusal(answer)
-        return answer
+            return ControllerAnswer(answer.code, remark=refusal(answer).remark)
+        if ask is Ask.NEXT_ID:
+            return ControllerAnswer(0, broker_id=from_fields(answer.fields, NextBrokerId).next_broker_id)
+        return ControllerAnswer(0, view_of(answer) if ask in (Ask.REGISTER, Ask.POLL) else None)
+
+    async def _find_leader(self) -> ControllerAnswer:
+        former = self.controllers.leader
+        if not await self.controllers.find_leader():
+            return ControllerAnswer(None)
+        if self.controllers.leader != former:
+            self._log.info("controller_leads", address=self.controllers.leader)
+        return ControllerAnswer(0)
+
+    def _question(self, ask: Ask) -> tuple[int, Header]:
+        """The request that asks it."""
+        group = (self._config.cluster_name, self._config.broker_name)
+        broker_id = self.steps.broker_id
+        if ask is Ask.NEXT_ID:
+            return RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, GroupHeader(*group)
+        assert broker_id is not None
+        match ask:
+            case Ask.APPLY_ID:
+                header: Header = ApplyBrokerIdHeader(*group, broker_id, self.own.identity.check_code)
+                return RequestCode.CONTROLLER_APPLY_BROKER_ID, header
+            case Ask.REGISTER:
+                return RequestCode.CONTROLLER_REGISTER_BROKER, self._registration(broker_id)
+            case Ask.HEARTBEAT:
+                return RequestCode.BROKER_HEARTBEAT, self._beat_header()
+            case Ask.ELECT:
+                return RequestCode.CONTROLLER_ELECT_MASTER, ElectMasterHeader(*group, broker_id, invoke_time=_now_ms())
+        return RequestCode.CONTROLLER_GET_REPLICA_INFO, ReplicaInfoRequest(self._config.broker_name)
+
+    def _registration(self, broker_id: int) -> RegisterReplicaHeader:
+        config, own, state = self._config, self.own, self._member.log_state()
+        address, ha_address = self._addresses()
+        return RegisterReplicaHeader(
+            config.cluster_name, config.broker_name, broker_id, address, _now_ms(), ha_address, state.epoch, state.end,
+            own.boot_id, own.was_clean, own.was_flushed,
+        )  # fmt: skip
 
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
@@ -516,8 +500,8 @@ class ReplicasManager:
         return Command(RequestCode.BROKER_HEARTBEAT, fields=to_fields(self._beat_header()))
 
     def _beaten(self, address: str, answer: Command | None) -> None:
-        if answer is not None and answer.code in UNKNOWN_CODES and address == self.controllers.leader:
-            self.steps.unknown(self._now())
+        if answer is not None and address == self.controllers.leader:
+            self.steps.beaten(answer.code, self._now())
             self._woken.set()
 
     # -- roles ---------------------------------------------------------------------------------------------------------
@@ -531,8 +515,7 @@ class ReplicasManager:
 
     def _apply_view(self, view: KnownGroup) -> None:
         self.queue.report(self.steps, view, self.own.save_epoch)
-        if view.master is None and self.steps.stage is RolePhase.RUNNING:
-            self.ask_again()
+        self._woken.set()
 
 
 def view_of(command: Command) -> KnownGroup:

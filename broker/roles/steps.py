@@ -3,10 +3,12 @@
     INITIAL --leader found--> FIRST_TIME_SYNC_DONE --id applied, registered--> REGISTER_DONE --role known--> RUNNING
                     LEADER        NEXT_ID, APPLY_ID, REGISTER        HEARTBEAT, ELECT               POLL, ELECT
 
-One question is in flight at a time. Until the role is known the broker is fenced: neither master nor replica. All that
-the controllers report of the master (answers and pushes alike) goes through `update`, which yields a role only for a
-newer epoch, or for the epoch known from before the start if another broker is its master: no broker continues an epoch
-of an earlier process. Losing the controllers changes no role.
+One question is in flight at a time, and `concluded` says what follows from its answer. Until the role is known the
+broker is fenced: neither master nor replica. All that the controllers report of the master (answers and pushes alike)
+goes through `update`, which yields a role only for a newer epoch, or for the epoch known from before the start if
+another broker is its master: no broker continues an epoch of an earlier process. Losing the controllers changes no
+role. The broker carries a question to the leading controller and the answer back, and writes down what has to be on
+the disk (`AskingBroker`).
 
 `PauseWatch`: a master whose process stood still may have been replaced, so it answers only after a proof that it was
 not.
@@ -30,13 +32,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from broker.replication.leader import FollowerProgress, Leader
+from remoting.protocol.frames.codes import ResponseCode
 
 RETRY_MS = 200
 """Pause after a question without an answer, or without a useful one."""
 RETRY_MS_MAX = 2_000
 """The pause doubles up to this."""
+UNKNOWN_CODES = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS,
+    }
+)
+"""The controllers do not know this broker, or have had no heartbeat of it since they started."""
 
 
 class RolePhase(Enum):
@@ -92,6 +104,47 @@ class SyncStateSetChange:
     view: KnownGroup
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerAnswer:
+    """The answer to a question."""
+
+    code: int | None
+    """None: there is no answer, or it came from a controller that does not lead."""
+    view: KnownGroup | None = None
+    """The group, where the question was about it."""
+    broker_id: int = 0
+    """The free one, where that was the question."""
+    remark: str = ""
+    """Why it was refused, for people."""
+
+
+class AskingBroker(Protocol):
+    """The broker that asks, as its steps need it; what is saved is on the disk on return."""
+
+    def save_id(self, broker_id: int) -> None:
+        """An id is free, and is going to be applied for."""
+
+    def save_applied(self) -> None:
+        """The id belongs to this broker permanently."""
+
+    def save_registered(self) -> None:
+        """The controllers know of this start. Not before: a process that dies earlier must not hide a reboot."""
+
+    def report(self, view: KnownGroup) -> None:
+        """Give what is said of the group to the roles."""
+
+    def proved(self, view: KnownGroup, asked_ms: int) -> None:
+        """So the controllers answered a question of `asked_ms`: what `PauseWatch.confirmed` needs."""
+
+
+@dataclass(slots=True)
+class _Question:
+    ask: Ask
+    asked_ms: int
+    is_outdated: bool = False
+    """Whether something was lost since it was asked."""
+
+
 class ReplicaSteps:
     """One broker's way to its role."""
 
@@ -109,10 +162,12 @@ class ReplicaSteps:
         self._is_learner = is_learner
         self._poll_interval_ms = poll_interval_ms
         self._has_leader = self._is_registered = self._is_seen = False
+        self._has_stood = False
+        """Whether an election was asked for whose outcome has not been asked for yet."""
         self.due_ms = 0
         """When `next_ask` has something, if nothing happens before."""
         self._pause_ms = RETRY_MS
-        self._under_way: Ask | None = None
+        self._under_way: _Question | None = None
 
     # -- what to do ----------------------------------------------------------------------------------------------------
 
@@ -120,8 +175,8 @@ class ReplicaSteps:
         """The next question, None while one is under way or nothing is due."""
         if self._under_way is not None or now_ms < self.due_ms:
             return None
-        self._under_way = self._next()
-        return self._under_way
+        self._under_way = _Question(self._next(), now_ms)
+        return self._under_way.ask
 
     @property
     def may_beat(self) -> bool:
@@ -139,11 +194,72 @@ class ReplicaSteps:
             return Ask.REGISTER
         if not self._is_seen:
             return Ask.HEARTBEAT
-        if (self.view is None or self.view.master is None) and not self._is_learner:
+        if (self.view is None or self.view.master is None) and not self._is_learner and not self._has_stood:
             return Ask.ELECT
         return Ask.POLL
 
     # -- what came of it -----------------------------------------------------------------------------------------------
+
+    def concluded(self, answer: ControllerAnswer, now_ms: int, broker: AskingBroker) -> bool:
+        """The question under way is answered, or never will be; False for a refusal."""
+        question, code = self._under_way, answer.code
+        assert question is not None, "a question is concluded once"
+        ask = question.ask
+        self._has_stood = False
+        if code is None:
+            self._has_leader = False
+        elif code in UNKNOWN_CODES:
+            self._is_registered = self._is_seen = False
+        elif ask is Ask.APPLY_ID and code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self.broker_id = None
+            self._go_on(now_ms)
+            return False
+        elif code == 0 or (ask is Ask.ELECT and code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
+            self._granted(question, answer, now_ms, broker)
+            return True
+        self._rest(now_ms, self._backed_off())
+        return code is None
+
+    def _granted(self, question: _Question, answer: ControllerAnswer, now_ms: int, broker: AskingBroker) -> None:
+        match question.ask:
+            case Ask.LEADER:
+                self.found_leader(now_ms)
+            case Ask.NEXT_ID:
+                broker.save_id(answer.broker_id)
+                self.broker_id = answer.broker_id
+                self._go_on(now_ms)
+            case Ask.APPLY_ID:
+                broker.save_applied()
+                self.is_applied = True
+                self._go_on(now_ms)
+            case Ask.REGISTER:
+                self._register(question, answer.view, now_ms, broker)
+            case Ask.HEARTBEAT:
+                self._is_seen = True  # the leader may elect us
+                self._go_on(now_ms)
+            case Ask.ELECT:
+                self._has_stood = True  # the group is polled, for all of it, the set in sync too
+                self._rest(now_ms, 0)
+            case Ask.POLL:
+                self._polled(question, answer.view, now_ms, broker)
+
+    def _register(self, question: _Question, view: KnownGroup | None, now_ms: int, broker: AskingBroker) -> None:
+        if question.is_outdated:  # what they know of our log is not true any more: once more
+            self._rest(now_ms, self._backed_off())
+            return
+        assert view is not None
+        broker.save_registered()
+        self.registered(now_ms)
+        broker.report(view)
+
+    def _polled(self, question: _Question, view: KnownGroup | None, now_ms: int, broker: AskingBroker) -> None:
+        assert view is not None
+        broker.report(view)
+        broker.proved(view, question.asked_ms)
+        wait = self.view is None or self.view.master is None
+        self._rest(now_ms, self._backed_off() if wait else self._poll_interval_ms)
+        if not wait:
+            self._pause_ms = RETRY_MS
 
     def found_leader(self, now_ms: int) -> None:
         """A controller leads."""
@@ -152,54 +268,18 @@ class ReplicaSteps:
             self.stage = RolePhase.FIRST_TIME_SYNC_DONE
         self._go_on(now_ms)
 
-    def offered(self, broker_id: int, now_ms: int) -> None:
-        """This id is free; it is written down before it is applied for."""
-        self.broker_id = broker_id
-        self._go_on(now_ms)
-
-    def applied(self, now_ms: int) -> None:
-        """The id belongs to this broker permanently."""
-        self.is_applied = True
-        self._go_on(now_ms)
-
-    def id_taken(self, now_ms: int) -> None:
-        """Another broker took the id first: ask for the next one."""
-        assert not self.is_applied, "an id that was applied for stays"
-        self.broker_id = None
-        self._go_on(now_ms)
-
     def registered(self, now_ms: int) -> None:
-        """The controllers know this broker's address."""
-        self._is_registered = True
+        """The controllers know this broker's address, and have to hear its heartbeat."""
+        self._is_registered, self._is_seen = True, False
         if self.stage is not RolePhase.RUNNING:
             self.stage = RolePhase.REGISTER_DONE
         self._go_on(now_ms)
 
-    def beaten(self, now_ms: int) -> None:
-        """The leader has received a heartbeat: it may elect us."""
-        self._is_seen = True
-        self._go_on(now_ms)
-
-    def answered(self, now_ms: int) -> None:
-        """An election or a poll was answered; its content went through `update`."""
-        wait = self.view is None or self.view.master is None
-        self._rest(now_ms, self._backed_off() if wait else self._poll_interval_ms)
-        if not wait:
-            self._pause_ms = RETRY_MS
-
-    def lost(self, now_ms: int) -> None:
-        """No answer, or one from a controller that does not lead."""
-        self._has_leader = False
-        self._rest(now_ms, self._backed_off())
-
-    def refused(self, now_ms: int) -> None:
-        """The leader refused, for now."""
-        self._rest(now_ms, self._backed_off())
-
-    def unknown(self, now_ms: int) -> None:
-        """The controllers do not know us (any more): register again."""
-        self._is_registered = self._is_seen = False
-        self._rest(now_ms, self._backed_off())
+    def beaten(self, code: int, now_ms: int) -> None:
+        """The leading controller has answered one of the heartbeats that all of them get."""
+        if code in UNKNOWN_CODES and self._is_registered:
+            self._is_registered = self._is_seen = False
+            self.ask_now(now_ms)
 
     @property
     def is_registered(self) -> bool:
@@ -209,6 +289,8 @@ class ReplicaSteps:
     def lost_something(self, now_ms: int) -> None:
         """What the controllers know of our log is out of date: register again, then take a role."""
         self._is_registered = self._is_seen = False
+        if self._under_way is not None:
+            self._under_way.is_outdated = True
         self.stage = RolePhase.FIRST_TIME_SYNC_DONE if self._has_leader else RolePhase.INITIAL
         self.role = self.view = None
         self.ask_now(now_ms)
@@ -233,6 +315,8 @@ class ReplicaSteps:
 
     def update(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
         """Take a controller's report of the group; return what changes for this broker."""
+        if view.master is None and self.stage is RolePhase.RUNNING:
+            self.due_ms = 0  # there may be another master by now: ask for it
         if view.epoch < self.epoch or self.broker_id is None or not self.is_applied:
             return None
         if not self.is_registered:

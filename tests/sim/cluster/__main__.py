@@ -11,11 +11,11 @@ import sys
 from collections import Counter
 from dataclasses import replace
 
-from tests.sim.cluster import plants, role_plants, store_plants, stream_plants, term_plants
+from tests.sim.cluster import plants, role_plants, step_plants, store_plants, stream_plants, term_plants
 from tests.sim.cluster.broker import Build
 from tests.sim.cluster.schedule import Result, run
 
-PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS | role_plants.PLANTS
+PLANTS = plants.PLANTS | plants.SELDOM | stream_plants.PLANTS | role_plants.PLANTS | step_plants.PLANTS
 PLANTS |= term_plants.PLANTS | store_plants.PLANTS | store_plants.SELDOM
 SHOWN_MAX = 10
 PROGRESS_EVERY = 5_000

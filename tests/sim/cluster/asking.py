@@ -1,7 +1,7 @@
 """A broker towards its controllers: the shipped `ReplicaSteps`, whose questions go over the simulated network.
 
 What is written here is what carries a question to a controller and its answer back; when which one is asked, what an
-answer means for the next one, and which role follows, is the product's.
+answer, a refusal or none means, and which role follows, is the product's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.roles.steps import Ask, KnownGroup, RolePhase
+from broker.roles.steps import Ask, ControllerAnswer, KnownGroup
 from controller.replicas.group import ElectMaster, GroupView
-from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER
-from tests.sim.cluster.world import Node
+from tests.sim.cluster.world import Node, Violation
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
@@ -90,16 +89,37 @@ class Asking:
         if ask is None:
             return
         if ask is Ask.LEADER:
-            self._find_leader()
-        elif ask is Ask.REGISTER:
-            asked = self._broker.registration()
-            self.ask(asked, partial(self._registered, asked.boot_id))
-        elif ask is Ask.HEARTBEAT:
-            self.ask(self._broker.standing(), self._beaten)
-        elif ask is Ask.ELECT:
-            self.ask(ElectMaster(CLUSTER, GROUP, {}, self._broker.ident), self._elected)
+            nodes = list(self._cluster.controllers.nodes)
+            self._broker.world.chance.shuffle(nodes)
+            self._search(nodes)
         else:
-            self._poll()
+            self.ask(self._question(ask), self._answered)
+
+    def _question(self, ask: Ask) -> Any:
+        match ask:
+            case Ask.REGISTER:
+                return self._broker.registration()
+            case Ask.HEARTBEAT:
+                return self._broker.standing()
+            case Ask.ELECT:
+                return ElectMaster(CLUSTER, GROUP, {}, self._broker.ident)
+            case Ask.POLL:
+                return None
+        raise Violation("brokers here have their ids", f"{self._broker.name} asks for {ask.value}")
+
+    def _answered(self, code: int, view: GroupView | None) -> None:
+        is_answer = code not in (LOST, NOT_LEADER)
+        self._conclude(ControllerAnswer(code if is_answer else None, None if view is None else known(view)))
+
+    def _conclude(self, answer: ControllerAnswer) -> None:
+        if not self.steps.concluded(answer, self._now(), self):
+            self._broker.world.tell(self._broker.name, f"is refused with code {answer.code}")
+        self._broker.after(max(0, self.steps.due_ms - self._now()), self.step)
+
+    def beaten(self, code: int) -> None:
+        """The leading controller has answered a heartbeat."""
+        self.steps.beaten(code, self._now())
+        self._broker.after(0, self.step)
 
     def again(self) -> None:
         """There may be another master: ask now."""
@@ -111,77 +131,39 @@ class Asking:
         self.steps.lost_something(self._now())
         self._broker.after(0, self.step)
 
-    def _go_on(self) -> None:
-        self._broker.after(max(0, self.steps.due_ms - self._now()), self.step)
-
-    def _find_leader(self) -> None:
-        nodes = list(self._cluster.controllers.nodes)
-        self._broker.world.chance.shuffle(nodes)
-        self._search(nodes)
-
     def _search(self, nodes: list[Node]) -> None:
         """Ask one after the other whether it leads."""
         if nodes:
             self._ask_at(nodes[0], Ask.LEADER, partial(self._found, nodes))
         else:
-            self.steps.lost(self._now())
-            self._go_on()
+            self._conclude(ControllerAnswer(None))
 
     def _found(self, nodes: list[Node], code: int, _view: GroupView | None) -> None:
         if code != 0:
             self._search(nodes[1:])
-            return
-        self._leader = nodes[0]
-        self.steps.found_leader(self._now())
-        self._go_on()
+        else:
+            self._leader = nodes[0]
+            self._conclude(ControllerAnswer(0))
 
-    def _is_refused(self, code: int) -> bool:
-        if code in (LOST, NOT_LEADER):
-            self.steps.lost(self._now())
-        elif code != 0:
-            self.steps.refused(self._now())
-        if code != 0:
-            self._go_on()
-        return code != 0
+    # -- what follows from the answers ---------------------------------------------------------------------------------
 
-    def _registered(self, boot_id: str, code: int, view: GroupView | None) -> None:
-        if self._is_refused(code):
-            return
-        assert view is not None
-        if boot_id != self._broker.registration().boot_id:
-            self.steps.refused(self._now())  # more was lost meanwhile: once more
-            self._go_on()
-            return
-        self.steps.registered(self._now())
+    def save_id(self, broker_id: int) -> None:
+        """It has had one from the beginning."""
+        raise Violation("brokers here have their ids", f"{self._broker.name} is offered {broker_id}")
+
+    def save_applied(self) -> None:
+        """It has had one from the beginning."""
+        raise Violation("brokers here have their ids", self._broker.name)
+
+    def save_registered(self) -> None:
+        """The controllers know this start."""
         self._broker.registered()
-        self.take(view)
-        self._go_on()
 
-    def _beaten(self, code: int, _view: GroupView | None) -> None:
-        if not self._is_refused(code):
-            self.steps.beaten(self._now())
-            self._go_on()
+    def report(self, view: KnownGroup) -> None:
+        """Said of the group: pushed, polled or answered, perhaps late."""
+        self._broker.roles.report(self.steps, view, self._broker.save_epoch)
+        self._broker.after(0, self.step)
 
-    def _elected(self, code: int, _view: GroupView | None) -> None:
-        if code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST or not self._is_refused(code):
-            self._poll()
-
-    def _poll(self) -> None:
-        self.ask(None, partial(self._polled, self._now()))
-
-    def _polled(self, asked_ms: int, code: int, view: GroupView | None) -> None:
-        if self._is_refused(code):
-            return
-        assert view is not None
-        self.take(view)
-        self._broker.pauses.confirmed(view.master_epoch, view.master, asked_ms)
-        self.steps.answered(self._now())
-        self._go_on()
-
-    # -- what the answers say ------------------------------------------------------------------------------------------
-
-    def take(self, view: GroupView) -> None:
-        """A report of the group: pushed, polled or answered, perhaps late."""
-        self._broker.roles.report(self.steps, known(view), self._broker.save_epoch)
-        if view.master is None and self.steps.stage is RolePhase.RUNNING:
-            self.again()
+    def proved(self, view: KnownGroup, asked_ms: int) -> None:
+        """The controllers have answered a question of that time."""
+        self._broker.pauses.confirmed(view.epoch, view.master, asked_ms)

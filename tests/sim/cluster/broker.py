@@ -25,7 +25,7 @@ from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
 from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from broker.store.index.reader import Reader
 from controller.replicas.group import GroupView, Live, RegisterReplica
-from tests.sim.cluster.asking import Asking
+from tests.sim.cluster.asking import Asking, known
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP, Leave
 from tests.sim.cluster.disk import ModelLog
@@ -333,12 +333,17 @@ class Broker(Node):
             live, channel = self.standing(), (self.ident, self.boot)
             for node in self.cluster.controllers.nodes:
                 self.cluster.network.send(
-                    self.name, node, self.cluster.controllers.heartbeat, node, self.ident, live, channel
+                    self.name, node, self.cluster.controllers.heartbeat, node, self, live, channel
                 )
+
+    def beaten(self, channel: object, code: int) -> None:
+        """The leading controller has refused a heartbeat."""
+        if channel == (self.ident, self.boot):
+            self.asking.beaten(code)
 
     def learn(self, view: GroupView) -> None:
         """A push of the controllers."""
-        self.asking.take(view)
+        self.asking.report(known(view))
 
     def superseded(self, _epoch: int) -> None:
         """A peer knows of a newer epoch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -27,12 +27,17 @@ from controller.replicas.group import (
 )
 from controller.replicas.machine import ReplicaMachine, succession
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import Pace
 from tests.sim.cluster.world import Node, World
 
+if TYPE_CHECKING:
+    from tests.sim.cluster.broker import Broker
+
 GROUP, CLUSTER = "g", "c"
 NOT_LEADER = -1
+NOT_REGISTERED = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +180,21 @@ class Controllers:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def heartbeat(self, node: Node, broker: int, live: Live, channel: object) -> None:
-        """904, one-way."""
-        if node is self.leader:
-            self.live.beat((GROUP, broker), int(self.world.now), live, channel=channel)
+    def heartbeat(self, node: Node, broker: Broker, live: Live, channel: object) -> None:
+        """904; of the answers the leader's refusal alone is sent, because no other one says anything."""
+        if node is self.leader and not self._beat(broker, live, channel):
+            self.network.send(node.name, broker, broker.beaten, channel, NOT_REGISTERED)
+
+    def _beat(self, broker: Broker, live: Live, channel: object) -> bool:
+        """Whether the broker is registered, so that its heartbeat counts."""
+        replica = self.machine.groups[GROUP].replicas.get(broker.ident)
+        if replica is None or replica.address != broker.name:
+            return False
+        self.live.beat((GROUP, broker.ident), int(self.world.now), live, channel=channel)
+        return True
 
     def request(
-        self, node: Node, asks: Node, what: Command | Leave | Live | Ask | None, answer: Answer, number: Any
+        self, node: Node, asks: Broker, what: Command | Leave | Live | Ask | None, answer: Answer, number: Any
     ) -> None:
         """Any other request of a broker; None asks for the group. `number` identifies a request and its duplicate."""
 
@@ -200,8 +213,7 @@ class Controllers:
         elif what is None:
             reply(0, self.view())
         elif isinstance(what, Live):
-            self.heartbeat(node, number[0], what, number[:2])
-            reply(0, None)
+            reply(0 if self._beat(asks, what, number[:2]) else NOT_REGISTERED, None)
         elif isinstance(what, ElectMaster):
             self._commit(node, lambda: self._election(what.broker_id), lambda done: reply(done.code, done.view))
         elif isinstance(what, Leave):

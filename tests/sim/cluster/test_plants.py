@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster import plants, role_plants, stream_plants, term_plants
+from tests.sim.cluster import plants, role_plants, step_plants, stream_plants, term_plants
 from tests.sim.cluster.schedule import run
 
 SCHEDULES_MAX = 400
 RARE = plants.RARE | term_plants.RARE
-PLANTS = plants.PLANTS | stream_plants.PLANTS | role_plants.PLANTS | term_plants.PLANTS
+PLANTS = plants.PLANTS | stream_plants.PLANTS | role_plants.PLANTS | term_plants.PLANTS | step_plants.PLANTS
 
 
 @pytest.mark.parametrize("name", sorted(PLANTS))

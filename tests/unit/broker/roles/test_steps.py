@@ -13,6 +13,7 @@ from broker.roles.steps import (
     RETRY_MS,
     RETRY_MS_MAX,
     Ask,
+    ControllerAnswer,
     KnownGroup,
     PauseWatch,
     ReplicaSteps,
@@ -21,6 +22,40 @@ from broker.roles.steps import (
     SyncStateSetChange,
     pause_limit_ms,
 )
+from remoting.protocol.frames.codes import ResponseCode
+
+VACANT = KnownGroup(0, None)
+
+
+class Recorder:
+    """A broker that asks, and notes what it is told, in order."""
+
+    def __init__(self, steps: ReplicaSteps) -> None:
+        self.steps = steps
+        self.notes: list[object] = []
+
+    def save_id(self, broker_id: int) -> None:
+        assert self.steps.broker_id is None, "on the disk first"
+        self.notes.append(broker_id)
+
+    def save_applied(self) -> None:
+        assert not self.steps.is_applied, "on the disk first"
+        self.notes.append("applied")
+
+    def save_registered(self) -> None:
+        assert not self.steps.may_beat, "on the disk first"
+        self.notes.append("registered")
+
+    def report(self, view: KnownGroup) -> None:
+        self.notes.append(view)
+        self.steps.update(view)
+
+    def proved(self, view: KnownGroup, asked_ms: int) -> None:
+        self.notes.append((view, asked_ms))
+
+    def hear(self, code: int | None = 0, view: KnownGroup | None = None, *, now_ms: int = 0, offer: int = 0) -> bool:
+        """The answer to what was asked last."""
+        return self.steps.concluded(ControllerAnswer(code, view, offer), now_ms, self)
 
 
 def steps(
@@ -32,74 +67,141 @@ def steps(
 def registered(**options) -> ReplicaSteps:
     """Known to the controllers, without a role."""
     made = steps(**options)
-    assert made.next_ask(0) is Ask.LEADER
-    made.found_leader(0)
-    assert made.next_ask(0) is Ask.REGISTER
-    made.registered(0)
-    assert made.next_ask(0) is Ask.HEARTBEAT
-    made.beaten(0)
+    broker = Recorder(made)
+    for ask in (Ask.LEADER, Ask.REGISTER, Ask.HEARTBEAT):
+        assert made.next_ask(0) is ask
+        assert broker.hear(view=VACANT)
     return made
 
 
 def test_a_new_broker_registers_in_order_and_is_fenced_until_it_has_a_role() -> None:
     """Leader, id, register, heartbeat, election; each request waits for the answer to the one before."""
     made = steps(None, is_applied=False)
+    broker = Recorder(made)
     assert (made.stage, made.next_ask(0), made.next_ask(0)) == (RolePhase.INITIAL, Ask.LEADER, None)
-    made.found_leader(0)
+    assert broker.hear()
     assert (made.stage, made.next_ask(0)) == (RolePhase.FIRST_TIME_SYNC_DONE, Ask.NEXT_ID)
-    made.offered(3, 0)
-    assert (made.next_ask(0), made.may_beat) == (Ask.APPLY_ID, False)
-    made.applied(0)
+    assert broker.hear(offer=3)
+    assert (made.next_ask(0), made.may_beat, made.broker_id) == (Ask.APPLY_ID, False, 3)
+    assert broker.hear()
     assert made.next_ask(0) is Ask.REGISTER
-    made.registered(0)
+    assert broker.hear(view=VACANT)
     assert (made.stage, made.next_ask(0), made.may_beat) == (RolePhase.REGISTER_DONE, Ask.HEARTBEAT, True)
-    made.beaten(0)
-    assert (made.next_ask(0), made.role) == (Ask.ELECT, None)
-    role = made.update(KnownGroup(1, 3, "h:1", members=frozenset({3})))
-    made.answered(5)
-    assert isinstance(role, RoleChange)
-    assert (role.is_master, role.is_fenced, made.stage) == (True, False, RolePhase.RUNNING)
+    assert broker.hear()
+    assert (made.next_ask(3), made.role) == (Ask.ELECT, None)
+    assert broker.hear(now_ms=4)
+    assert made.next_ask(4) is Ask.POLL
+    view = KnownGroup(1, 3, "h:1", members=frozenset({3}))
+    assert broker.hear(view=view, now_ms=5)
+    assert broker.notes == [3, "applied", "registered", VACANT, view, (view, 4)]
+    assert made.role is not None
+    assert (made.role.is_master, made.role.is_fenced, made.stage) == (True, False, RolePhase.RUNNING)
     assert (made.next_ask(1_004), made.next_ask(1_005)) == (None, Ask.POLL)
 
 
 def test_an_id_taken_by_another_broker_is_requested_again() -> None:
     """Two brokers were offered the same one."""
     made = steps(2, is_applied=False)
+    broker = Recorder(made)
     made.next_ask(0)
-    made.found_leader(0)
+    broker.hear()
     assert made.next_ask(0) is Ask.APPLY_ID
-    made.id_taken(0)
+    assert not broker.hear(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
     assert made.next_ask(0) is Ask.NEXT_ID
+    assert not broker.hear(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
+    assert made.next_ask(0) is None, "who has not asked for an id has lost none"
 
 
 def test_failed_requests_are_repeated_ever_more_slowly() -> None:
     """Without a leader it is searched for; a refusal keeps the leader; an unknown broker registers again."""
     made = registered()
-    pauses = []
-    now = 0
+    broker, pauses, now = Recorder(made), [], 0
+    assert made.next_ask(now) is Ask.ELECT
     for _ in range(6):
-        made.lost(now)
+        assert broker.hear(None, now_ms=now)
         pauses.append(made.due_ms - now)
         now = made.due_ms
         assert made.next_ask(now) is Ask.LEADER
     assert pauses == [RETRY_MS, 400, 800, 1_600, RETRY_MS_MAX, RETRY_MS_MAX]
-    made.found_leader(now)
+    broker.hear(now_ms=now)
     assert made.next_ask(now) is Ask.ELECT
-    made.refused(now)
+    assert not broker.hear(ResponseCode.SYSTEM_BUSY, now_ms=now)
     assert made.next_ask(now) is None
     made.ask_now(now)
     assert made.next_ask(now) is Ask.ELECT
-    made.unknown(now)
+    assert not broker.hear(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, now_ms=now)
+    assert made.next_ask(now) is None
     made.ask_now(now)
     assert (made.next_ask(now), made.may_beat) == (Ask.REGISTER, False)
+
+
+def test_who_asks_to_be_elected_asks_for_the_outcome() -> None:
+    """Also where there is a master already; elsewhere that answer is a refusal."""
+    made = registered()
+    broker = Recorder(made)
+    assert made.next_ask(0) is Ask.ELECT
+    assert broker.hear(ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+    assert made.next_ask(0) is Ask.POLL
+    assert not broker.hear(ResponseCode.CONTROLLER_MASTER_STILL_EXIST)
+    assert (made.next_ask(0), made.due_ms, made.next_ask(RETRY_MS)) == (None, RETRY_MS, Ask.ELECT)
+    broker.hear(now_ms=RETRY_MS)
+    assert made.next_ask(RETRY_MS) is Ask.POLL
+    broker.hear(view=VACANT, now_ms=RETRY_MS)
+    assert (made.due_ms, made.next_ask(made.due_ms)) == (3 * RETRY_MS, Ask.ELECT)
+
+
+def test_a_registration_from_before_a_loss_counts_for_nothing() -> None:
+    """What it said of the log is not true any more, so its answer gives no role."""
+    made = steps()
+    broker = Recorder(made)
+    made.next_ask(0)
+    broker.hear()
+    assert made.next_ask(0) is Ask.REGISTER
+    made.lost_something(0)
+    assert broker.hear(view=KnownGroup(1, 2, "h:1"))
+    assert (broker.notes, made.may_beat) == ([], False)
+    assert made.next_ask(RETRY_MS) is Ask.REGISTER
+    broker.hear(view=KnownGroup(1, 2, "h:1"), now_ms=RETRY_MS)
+    assert (made.may_beat, made.role) == (True, RoleChange(KnownGroup(1, 2, "h:1"), is_master=False))
+
+
+def test_a_broker_whose_heartbeats_are_refused_registers_again() -> None:
+    """At once, keeping its role; a second refusal, of a heartbeat from before, changes nothing."""
+    made = registered()
+    broker, role = Recorder(made), made.update(KnownGroup(4, 1))
+    assert made.next_ask(0) is Ask.POLL
+    broker.hear(view=KnownGroup(4, 1))
+    made.beaten(ResponseCode.SYSTEM_BUSY, 5)
+    assert (made.next_ask(5), made.may_beat) == (None, True)
+    made.beaten(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, 5)
+    assert (made.may_beat, made.next_ask(5), made.role) == (False, Ask.REGISTER, role)
+    broker.hear(ResponseCode.SYSTEM_BUSY, now_ms=5)
+    made.beaten(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, 5)
+    assert made.next_ask(5) is None
+    assert made.next_ask(5 + RETRY_MS) is Ask.REGISTER
+    broker.hear(view=KnownGroup(4, 1))
+    assert made.next_ask(5 + RETRY_MS) is Ask.HEARTBEAT
+
+
+def test_who_hears_that_there_is_no_master_asks_at_once() -> None:
+    made = registered()
+    broker = Recorder(made)
+    assert isinstance(made.update(KnownGroup(4, 2)), RoleChange)
+    assert made.next_ask(0) is Ask.POLL
+    broker.hear(view=KnownGroup(4, 2))
+    assert made.next_ask(10) is None
+    made.update(KnownGroup(5, None))
+    assert made.next_ask(10) is Ask.ELECT
 
 
 def test_losing_the_controllers_changes_no_role() -> None:
     """The master continues, whatever cannot be asked."""
     made = registered()
+    broker = Recorder(made)
     assert isinstance(made.update(KnownGroup(4, 1)), RoleChange)
-    made.lost(0)
-    made.unknown(0)
+    for code in (None, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST):
+        assert made.next_ask(made.due_ms) in (Ask.POLL, Ask.LEADER)
+        broker.hear(code)
     assert made.role is not None
     assert (made.role.is_master, made.stage) == (True, RolePhase.RUNNING)
 
@@ -157,7 +259,7 @@ def test_a_learner_waits_for_others_to_be_elected() -> None:
     """It polls, and never asks for an election."""
     made = registered(is_learner=True)
     assert made.next_ask(0) is Ask.POLL
-    made.answered(0)
+    Recorder(made).hear(view=VACANT)
     assert made.due_ms == RETRY_MS
 
 
