@@ -211,9 +211,7 @@ class ReplicaSteps:
         elif code in UNKNOWN_CODES:
             self._is_registered = self._is_seen = False
         elif ask is Ask.APPLY_ID and code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
-            self.broker_id = None
-            self._go_on(now_ms)
-            return False
+            self.broker_id = None  # another broker took it first, or the group is full: ask for the next one
         elif code == 0 or (ask is Ask.ELECT and code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
             self._granted(question, answer, now_ms, broker)
             return True

@@ -107,9 +107,31 @@ def test_an_id_taken_by_another_broker_is_requested_again() -> None:
     broker.hear()
     assert made.next_ask(0) is Ask.APPLY_ID
     assert not broker.hear(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
-    assert made.next_ask(0) is Ask.NEXT_ID
-    assert not broker.hear(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
-    assert made.next_ask(0) is None, "who has not asked for an id has lost none"
+    assert (made.next_ask(0), made.next_ask(RETRY_MS)) == (None, Ask.NEXT_ID), "a full group is not asked all the time"
+    assert broker.hear(offer=3, now_ms=RETRY_MS)
+    assert (made.next_ask(RETRY_MS), made.broker_id) == (Ask.APPLY_ID, 3)
+
+
+def test_an_id_of_its_own_stays_whatever_is_answered() -> None:
+    made = registered()
+    assert made.next_ask(0) is Ask.ELECT
+    assert not Recorder(made).hear(ResponseCode.CONTROLLER_BROKER_ID_INVALID)
+    assert (made.broker_id, made.next_ask(RETRY_MS)) == (1, Ask.ELECT)
+
+
+def test_a_heartbeat_from_before_a_registration_is_sent_again() -> None:
+    """The controllers have refused a later one meanwhile, and forgotten the first with the broker."""
+    made = steps()
+    broker = Recorder(made)
+    for ask in (Ask.LEADER, Ask.REGISTER):
+        assert made.next_ask(0) is ask
+        broker.hear(view=VACANT)
+    assert made.next_ask(0) is Ask.HEARTBEAT
+    made.beaten(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, 0)
+    broker.hear()
+    assert made.next_ask(0) is Ask.REGISTER
+    broker.hear(view=VACANT)
+    assert made.next_ask(0) is Ask.HEARTBEAT
 
 
 def test_failed_requests_are_repeated_ever_more_slowly() -> None:
