@@ -256,6 +256,7 @@ class BrokerParts:
             RequestCode.MERGE_TRANSACTIONS: self.transactions.merge.take,
             RequestCode.MERGE_LOCKS: self.groups.locks.take,
             RequestCode.MERGE_POPS: self.pop.merge.take,
+            RequestCode.MERGE_GIVEN: self.pop.merge.take_given,
         }
 
     def start(self) -> None:

@@ -68,6 +68,16 @@ two 0 for a message that is done: the newest state of the log counts, and of tha
 ownership."""
 
 
+GIVEN = EntryKind("given", Code.MERGE_GIVEN, pops.GivenItem, 4, lambda one, other: max(one, other, key=_of_given))
+"""(group, topic, queue index, offset) -> (start, pop time, invisible time) of a message that was given, and where
+looking for it began: the later ownership counts. These come before what became of them."""
+
+
+def _of_given(value: Value) -> tuple[Any, ...]:
+    start, *owned = value
+    return *owned, -start
+
+
 def _of_pop(value: Value) -> tuple[Any, ...]:
     since, _length, pop_ms, _invisible_ms = value
     return since, not pop_ms, value
@@ -78,4 +88,4 @@ def _of_lock(value: Value) -> tuple[int, bool]:
     return token, not client_id
 
 
-KINDS = {kind.name: kind for kind in (ESCAPES, POPS, OFFSETS, TRANSACTIONS, LOCKS)}
+KINDS = {kind.name: kind for kind in (ESCAPES, GIVEN, POPS, OFFSETS, TRANSACTIONS, LOCKS)}

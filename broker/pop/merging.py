@@ -1,22 +1,29 @@
-"""What groups did by POP at another broker of the group while that stood in for the master (9093).
+"""What groups did by POP at another broker of the group while that stood in for the master.
 
-The body is JSON, a list of [group, topic, queue index, offset, pop time, invisible time, pop time now, invisible time
-now]: the ownership of a message in the log, and what became of it: another ownership, or, with pop time 0, none, since
-the message is done. What the log has of a message by now wins: it changes only where the group has it under the
-ownership that is named; otherwise it is left out, counted and logged.
+    9100 MERGE_GIVEN   messages that it gave: [group, topic, queue index, offset, start, pop time, invisible time]
+    9093 MERGE_POPS    what became of messages: [group, topic, queue index, offset, pop time, invisible time, pop time
+                       now, invisible time now], the ownership of a message in the log, and another one, or, with pop
+                       time 0, none, since the message is done
+
+The bodies are JSON, lists of these. What the log has of a message by now wins. A message that was given is taken over
+where it joins on to the group's offset (`chain`), and what became of one where the group has it under the ownership
+that is named; otherwise it is left out, counted and logged. What was given comes first.
 
 Invariant: however often and in how many parts it is told, the result is the same; a message that is done is not given
-again after the answer, which comes when all of it is confirmed. Loop thread only.
+again after the answer, which comes when all of it is confirmed, and none is passed over. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
+from broker.groups.groups import offset_change
+from broker.pop.chain import follow
 from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
+from broker.pop.handles import original_topic
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.queues import PopQueues
 from broker.requests import merged_items
@@ -36,6 +43,9 @@ Time = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Length = Annotated[int, msgspec.Meta(ge=0, le=INVISIBLE_MS_MAX)]
 Item = tuple[str, str, int, int, Time, Length, Time, Length]
 """(group, topic, queue index, offset, pop time, invisible time, pop time now, invisible time now)."""
+Since = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+GivenItem = tuple[str, str, int, int, int, Since, Length]
+"""(group, topic, queue index, offset, start, pop time, invisible time)."""
 
 
 def ownership(pop_ms: int, invisible_ms: int) -> Owned | None:
@@ -55,15 +65,49 @@ class PopMerge:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {Code.MERGE_POPS: self.requested}
+        return {Code.MERGE_POPS: self.requested, Code.MERGE_GIVEN: self.requested}
 
     def requested(self, peer: Peer, command: Command) -> None:
-        """9093: merge; answered when it is confirmed."""
+        """9093, 9100: merge; answered when it is confirmed."""
         self._tools.authorizer.authorize(peer, command, REGISTER, self._tools.config.broker_name)
-        self._tools.answers.reply_at(self.take(command.body), peer, command.reply())
+        take = self.take if command.code == Code.MERGE_POPS else self.take_given
+        self._tools.answers.reply_at(take(command.body), peer, command.reply())
+
+    def take_given(self, body: bytes) -> int:
+        """Merge what the body of 9100 has; returns and raises as `take`."""
+        items: list[GivenItem] = merged_items(body, GivenItem)
+        self._begin()
+        queues: dict[tuple[str, str, int], dict[int, tuple[int, Owned]]] = {}
+        for group, topic, index, offset, start, *owned in items:
+            queues.setdefault((group, topic, index), {})[offset] = start, (owned[0], owned[1])
+        try:
+            left_out = sum(self._join_on(*queue, given) for queue, given in queues.items())
+            self._in_flight.held.write()
+        finally:
+            self._in_flight.held.drop()
+        return self._taken(left_out)
+
+    def _join_on(self, group: str, topic: str, index: int, given: Mapping[int, tuple[int, Owned]]) -> int:
+        """Hold what was given of one queue, as far as it joins on; returns how much is left out."""
+        ids = self._topics.queue_ids(topic)
+        if not 0 <= index < len(ids) or not self._groups.modes.pops(group, original_topic(group, topic)):
+            return len(given)
+        queue_id, in_flight = ids[index], self._in_flight
+        low, high = self._tools.store.reading.bounds(queue_id)
+        there = [offset for offset in sorted(given) if low <= offset < high]
+        links = [(offset, given[offset][0]) for offset in there]
+        if in_flight.ordered.batch(group, queue_id) is not None:
+            links = []
+        front, taken = follow(self._queues.front(group, topic, index, queue_id), links)
+        for offset in taken:
+            in_flight.keep(in_flight.table.give(group, queue_id, (offset,), given[offset][1]))
+        if taken:
+            in_flight.keep([offset_change(group, topic, index, front)])
+        known = sum(in_flight.find(group, queue_id, offset) == given[offset][1] for offset in there)
+        return len(given) - known
 
     def take(self, body: bytes) -> int:
-        """Merge what the body of such a request has; returns the position to wait for.
+        """Merge what the body of 9093 has; returns the position to wait for.
 
         Raises:
             Refused: this broker does not know all that is in flight yet, or there are too many items.
@@ -71,13 +115,21 @@ class PopMerge:
             StoreError: some of it has not changed; try again.
         """
         items: list[Item] = merged_items(body, Item)
+        self._begin()
+        # A block is written with check-points gone or with others in their places: those of one record never do both.
+        left_out = self._merge([item for item in items if not item[6]])
+        left_out += self._merge([item for item in items if item[6]])
+        return self._taken(left_out)
+
+    def _begin(self) -> None:
+        """Let nothing be on its way that the log does not have."""
         if not self._tools.is_sure:
             raise Refused(ResponseCode.SYSTEM_BUSY, "what this broker had when it became the master is not confirmed")
         if self._in_flight.gathered:
             self._in_flight.write_gathered()  # what it wakes takes messages of its own: nothing is held yet
-        # A block is written with check-points gone or with others in their places: those of one record never do both.
-        left_out = self._merge([item for item in items if not item[6]])
-        left_out += self._merge([item for item in items if item[6]])
+
+    def _taken(self, left_out: int) -> int:
+        """Say what was left out; returns the position to wait for."""
         if left_out:
             self._tools.metrics.dropped.child("pop_not_merged").value += left_out
             self._tools.log.warning("pops_not_merged", messages=left_out, reason="the log has something else of them")

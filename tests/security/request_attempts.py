@@ -295,6 +295,7 @@ def _controllers(target: Target) -> dict[int, Parts]:
             b'{"cluster":"c","group":"g","members":"","sender":"n1","kind":"beat","term":9,"place":[9,9]}',
         ),
         Code.MERGE_POPS: ({}, b'[["g","t",0,0,1,1,0,0]]'),
+        Code.MERGE_GIVEN: ({}, b'[["g","t",0,0,0,1,1]]'),
         Code.MERGE_ESCAPED: ({}, b"[[0,0,0,0]]"),
         Code.MERGE_OFFSETS: ({}, b'[["g","t",0,99]]'),
         Code.MERGE_TRANSACTIONS: ({}, b'[[0,0,"g","C"]]'),

@@ -27,7 +27,14 @@ ANSWERED = (
     Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME,
 )  # fmt: skip
 """What a replica takes that stands in."""
-MERGES = (Code.MERGE_OFFSETS, Code.MERGE_TRANSACTIONS, Code.MERGE_LOCKS, Code.MERGE_ESCAPED, Code.MERGE_POPS)
+MERGES = (
+    Code.MERGE_OFFSETS,
+    Code.MERGE_TRANSACTIONS,
+    Code.MERGE_LOCKS,
+    Code.MERGE_ESCAPED,
+    Code.MERGE_POPS,
+    Code.MERGE_GIVEN,
+)
 """What only a master takes."""
 NOT_MASTER = 9101
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.acting.journal import decode_lines, encode_line
-from broker.acting.kinds import KINDS, LOCKS, OFFSETS, POPS, EntryKind
+from broker.acting.kinds import GIVEN, KINDS, LOCKS, OFFSETS, POPS, EntryKind
 
 NAMES, NUMBERS = st.text(max_size=4), st.integers(0, 9)
 OUTCOMES = st.tuples(NUMBERS, NAMES, st.sampled_from("CR"))
@@ -17,6 +17,10 @@ VALUES = {
     "transaction": (st.tuples(NUMBERS), OUTCOMES),
     "escape": (st.tuples(NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS)),
     "pop": (st.tuples(NAMES, NAMES, NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)),
+    "given": (
+        st.tuples(NAMES, NAMES, NUMBERS, NUMBERS),
+        st.tuples(NUMBERS, st.integers(1, 9), NUMBERS),
+    ),
     "lock": (
         st.tuples(NAMES, NAMES, NUMBERS),
         st.builds(lambda token, kept: (token, f"c{token}" * kept), NUMBERS, st.booleans()),
@@ -49,7 +53,7 @@ def test_repetition_changes_nothing(kind: EntryKind) -> None:
     check()
 
 
-@pytest.mark.parametrize("kind", [OFFSETS, LOCKS, POPS], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [OFFSETS, LOCKS, POPS, GIVEN], ids=lambda kind: kind.name)
 def test_the_order_does_not_count(kind: EntryKind) -> None:
     @given(st.lists(st.tuples(*VALUES[kind.name]), max_size=8), st.randoms())
     def check(entries: list[tuple], random) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from broker.config import ReplicationConfig
 from broker.groups.locks import HOLD_MS
-from broker.pop.merging import Item
+from broker.pop.merging import GivenItem, Item
 from broker.requests import merged_items
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -22,6 +22,7 @@ from tests.unit.broker.conftest import BrokerBench
 from tests.unit.broker.pop.client import (
     GROUP,
     INVISIBLE_MS,
+    TOPIC,
     Message,
     ack,
     expire,
@@ -29,6 +30,7 @@ from tests.unit.broker.pop.client import (
     pop,
     popping,
     send,
+    set_mode,
 )
 
 
@@ -146,6 +148,85 @@ async def test_any_order_and_repetition_ends_alike(running, seed: int) -> None:
     assert revived == {b"%d" % offset for offset, end in model.items() if end}
 
 
+async def merge_given(running, *items: GivenItem) -> int:
+    command = Command(RequestCode.MERGE_GIVEN, body=msgspec.json.encode(items))
+    return (await running.connect().request(command)).code
+
+
+def taken(running, offset: int, start: int | None = None, topic: str = TOPIC) -> GivenItem:
+    """What a replica kept of a message that it gave."""
+    looked = offset if start is None else start
+    return GROUP, topic, 0, offset, looked, running.clock.now_ms(), INVISIBLE_MS
+
+
+async def begun(running, *bodies: bytes) -> None:
+    """A queue of which the group was given the first message and acknowledged it."""
+    (first,) = await given(running, b"0")
+    assert await ack(running.connect(), first) == ResponseCode.SUCCESS
+    await send(running.connect(), *bodies, queue=0)
+
+
+async def test_what_was_given_elsewhere_is_not_given_again_before_its_time(running) -> None:
+    await begun(running, b"1", b"2", b"3")
+    for _ in range(2):
+        assert await merge_given(running, taken(running, 2), taken(running, 1)) == ResponseCode.SUCCESS
+        await running.restart()
+    assert (left_out(running), feature(running).status()) == (0, {"pop_in_flight": 2})
+    assert [message.body for message in await pop(running.connect())] == [b"3"]
+    done = (GROUP, TOPIC, 0, 1, running.clock.now_ms(), INVISIBLE_MS, 0, 0)
+    assert await merge(running, done) == ResponseCode.SUCCESS, "what became of it comes behind it"
+    await expire(running)
+    assert {message.body for message in await pop(running.connect())} == {b"2", b"3"}
+
+
+async def test_what_does_not_join_on_is_given_again(running) -> None:
+    await begun(running, b"1", b"2", b"3")
+    assert await merge_given(running, taken(running, 1), taken(running, 3)) == ResponseCode.SUCCESS
+    assert left_out(running) == 1, "the line of 2 is lost: nobody may have it"
+    assert {message.body for message in await pop(running.connect())} == {b"2", b"3"}
+
+
+async def test_what_did_not_match_is_passed_over(running) -> None:
+    await begun(running, b"1", b"2", b"3")
+    assert await merge_given(running, taken(running, 3, start=1)) == ResponseCode.SUCCESS
+    assert left_out(running) == 0
+    assert await pop(running.connect()) == []
+
+
+async def test_what_the_master_gave_itself_stays_as_it_gave_it(running) -> None:
+    await begun(running, b"1", b"2")
+    (mine, _other) = await pop(running.connect())
+    assert await merge_given(running, (*taken(running, 1)[:5], 7, 7)) == ResponseCode.SUCCESS
+    assert left_out(running) == 1
+    assert await ack(running.connect(), mine) == ResponseCode.SUCCESS
+
+
+async def test_what_cannot_be_given_is_left_out(running) -> None:
+    await begun(running, b"1")
+    group, topic, *rest = taken(running, 1)
+    strange = [
+        (group, topic, 9, *rest[1:]), (group, topic, -1, *rest[1:]), (group, "none", *rest), ("none", topic, *rest),
+        taken(running, 99, start=1), taken(running, -1), taken(running, 2**80, start=0),
+    ]  # fmt: skip
+    assert await merge_given(running, *strange) == ResponseCode.SUCCESS
+    assert left_out(running) == len(strange)
+    assert [message.body for message in await pop(running.connect())] == [b"1"]
+
+
+async def test_what_a_group_has_in_order_is_not_mixed(running) -> None:
+    await begun(running, b"1", b"2")
+    assert [message.body for message in await pop(running.connect(), order="true", maxMsgNums=1)] == [b"1"]
+    assert await merge_given(running, taken(running, 2)) == ResponseCode.SUCCESS
+    assert left_out(running) == 1
+
+
+async def test_a_group_that_pulls_by_now_keeps_its_offset(running) -> None:
+    await begun(running, b"1")
+    await set_mode(running.connect(), "PULL")
+    assert await merge_given(running, taken(running, 1)) == ResponseCode.SUCCESS
+    assert (left_out(running), feature(running).status()) == (1, {"pop_in_flight": 0})
+
+
 async def test_a_master_that_does_not_know_all_yet_is_asked_again(running) -> None:
     (message,) = await given(running, b"1")
     identity, started = running.broker.tools.identity, running.broker.tools.identity.started_position
@@ -160,6 +241,13 @@ async def test_a_master_that_does_not_know_all_yet_is_asked_again(running) -> No
 def test_malformed_bodies_are_named(body: bytes) -> None:
     with pytest.raises(RemoteViolation):
         merged_items(body, Item)
+
+
+@pytest.mark.parametrize("body", [b'[["g","t",0,0,0,0,1]]', b'[["g","t",0,0,0,1]]', b'[["g","t",0,0,"0",1,1]]',
+                                  b'[["g","t",0,0,0,1,4294967296]]'])  # fmt: skip
+def test_malformed_messages_are_named(body: bytes) -> None:
+    with pytest.raises(RemoteViolation):
+        merged_items(body, GivenItem)
 
 
 @pytest.fixture
