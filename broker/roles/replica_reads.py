@@ -26,8 +26,9 @@ from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics
 from broker.reading.pull import PullRequests
 from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
-from broker.roles.replica_pulls import ReplicaPulls, ReplicaTopics
+from broker.roles.replica_pulls import ReplicaPulls
 from broker.router import checked
+from broker.topics.replica import ReplicaTopics
 from broker.transactions.feature import CheckQuestions
 from remoting.access.rights import of_topic
 from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD

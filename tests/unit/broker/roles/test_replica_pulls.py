@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from broker.app import BrokerApp
-from broker.roles.replica_pulls import ReplicaTopics
 from remoting.client.connection import dial
 from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -196,22 +195,6 @@ async def test_rights_count_as_at_the_master(tmp_path: Path) -> None:
                 await ask(here, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(position)}),
             ):
                 assert reply.code == ResponseCode.NO_PERMISSION, reply
-
-
-async def test_hidden_queues_are_no_topics(tmp_path: Path) -> None:
-    """A name that would be that of a hidden queue with its number names none."""
-    async with cluster(tmp_path, 1) as made:
-        await made.publish(b"one")
-        master = made.master()
-        assert master is not None
-        store = member(master).store
-        assert store is not None
-        store.queues.open(b"\x01stage\x00sink\x001")
-        topics = ReplicaTopics(store)
-        assert topics.find("\x01stage\x00sink", 1) is None
-        queue = topics.find("plant", 0)
-        assert queue is not None
-        assert topics.owner(queue) == ("plant", 0)
 
 
 async def test_consumers_are_sent_to_the_replica_that_their_group_names(tmp_path: Path) -> None:
