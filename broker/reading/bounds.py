@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from remoting.access.rights import of_topic
@@ -45,7 +46,7 @@ Attempt = Callable[[bool], bool]
 """Called with last=False when a queue has grown, last=True at the deadline; True means answered."""
 ANY_QUEUE = -1
 """Stands for every queue; for a request whose queue does not exist yet."""
-_WAITERS_ATTRIBUTE = "long polls"
+_instances = count()
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +64,8 @@ class LongPolls:
     def __init__(self, *, waiters_max: int, wait_ms_max: int, may_answer: Callable[[], bool] = lambda: True) -> None:
         """`may_answer`: whether this broker's state is current; while it is not, no wait ends empty."""
         self._may_answer = may_answer
+        # A connection outlives the role that its requests waited in, and may wait in two of these at a time.
+        self._attribute = f"long polls {next(_instances)}"
         self._waiters_max = waiters_max
         self._wait_ms_max = wait_ms_max
         self._by_queue: dict[Hashable, dict[_Waiter, None]] = {}
@@ -147,11 +150,11 @@ class LongPolls:
             self._remove(waiter)
 
     def _waiters_of(self, peer: Peer) -> set[_Waiter]:
-        found = peer.attributes.get(_WAITERS_ATTRIBUTE)
+        found = peer.attributes.get(self._attribute)
         if isinstance(found, set):
             return found
         made: set[_Waiter] = set()
-        peer.attributes[_WAITERS_ATTRIBUTE] = made
+        peer.attributes[self._attribute] = made
         peer.on_close(lambda _reason: self._remove_all(made))
         return made
 

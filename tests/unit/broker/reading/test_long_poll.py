@@ -53,6 +53,15 @@ async def test_a_disconnected_peer_is_never_answered() -> None:
     assert len(polls) == 0
 
 
+async def test_a_peer_that_waits_in_two_roles_is_forgotten_by_both() -> None:
+    former, present, peer = make(), make(), Peer()
+    for polls in (former, present):
+        polls.wait(peer, [1], 10_000, lambda _last: True)
+    for callback in peer.callbacks:
+        callback("gone")
+    assert (len(former), len(present)) == (0, 0)
+
+
 async def test_without_wait_or_room_the_answer_is_immediate() -> None:
     polls, calls = make(most=0), []
     polls.wait(Peer(), [1], 0, lambda last: calls.append(last) or True)
