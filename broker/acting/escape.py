@@ -121,7 +121,7 @@ class EscapeBridge:
         record = store.reading.read_at(position)
         if record is None or kind_of(RecordView(record)) != KIND_QUEUE:
             return True
-        if self._journal.is_full:
+        if not self._journal.room:
             self._others.say("the journal is full")
             return False
         (message,) = iter_stored(stored_message(RecordView(record), 0, offset, NO_HOST))

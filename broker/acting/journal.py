@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,8 @@ class ActingJournal:
         """Read what is there. Raises OSError."""
         self.refused = 0
         """Entries refused because the journal is full."""
+        self.parts_taken = 0
+        """How often a master took some: entries are gone since."""
         self.added = asyncio.Event()
         """Set when there is something for a master; whoever hands it over clears it."""
         self._path = directory / FILE_NAME
@@ -108,9 +110,9 @@ class ActingJournal:
         return sum(map(len, self._entries.values()))
 
     @property
-    def is_full(self) -> bool:
-        """Whether there is no room for another key."""
-        return len(self) + len(self._waiting) >= ENTRIES_MAX
+    def room(self) -> int:
+        """How many keys more it can have."""
+        return max(0, ENTRIES_MAX - len(self) - len(self._promised))
 
     def of(self, kind: EntryKind) -> Mapping[Key, Value]:
         """What a master has to be told of this kind."""
@@ -128,18 +130,40 @@ class ActingJournal:
         line = encode_line(kind, key, value)
         if len(line) > LINE_BYTES_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the names in it exceed {LINE_BYTES_MAX} bytes")
-        if key not in self.of(kind) and self.is_full:
-            self.refused += 1
-            if self.refused == 1:
-                self._log.warning("acting_journal_full", entries=ENTRIES_MAX)
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY,
-                f"{ENTRIES_MAX} entries wait for a master already: try again when there is one",
-            )
+        if key not in self.of(kind) and not self.room:
+            raise self.full()
         self._waiting.append((kind, key, value, line, done))
         self._promised.setdefault((kind.name, key), []).append(value)
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def add_all(self, kind: EntryKind, entries: Iterable[tuple[Key, Value]], done: Done) -> None:
+        """Keep several entries; `done` is called once, when all of them are on the disk or some are refused."""
+        waiting, refused = 1, list[Refused]()
+
+        def settled(error: Refused | None) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                refused.append(error)
+            if not waiting:
+                done(refused[0] if refused else None)
+
+        for key, value in entries:
+            waiting += 1
+            try:
+                self.add(kind, key, value, settled)
+            except Refused as error:
+                settled(error)
+        settled(None)
+
+    def full(self) -> Refused:
+        """The refusal of what there is no room for, counted."""
+        self.refused += 1
+        if self.refused == 1:
+            self._log.warning("acting_journal_full", entries=ENTRIES_MAX)
+        remark = f"{ENTRIES_MAX} entries wait for a master already, or may have to: try again when there is one"
+        return Refused(ResponseCode.SYSTEM_BUSY, remark)
 
     async def handed_over(self, kind: EntryKind, part: Mapping[Key, Value]) -> None:
         """A master has these: forget what has not changed since. Raises OSError."""
@@ -148,6 +172,7 @@ class ActingJournal:
             left = self._entries | {kind.name: kept}
             await asyncio.get_running_loop().run_in_executor(None, self._rewrite, left)
             self._entries = left
+        self.parts_taken += 1
 
     async def _write(self) -> None:
         try:

@@ -2,9 +2,10 @@
 
     200051 acknowledge, 200151 acknowledge many, 200053 change the time
 
-What the master gave is known from the replica's log as far as that is confirmed; what became of it since is in the
-journal, and is answered when it is on the disk. The next master takes it over (`broker.pop.merging`). A message that
-is not in flight here under its handle is refused as at the master, and given again by the next one.
+What the master gave is known from the replica's log as far as that is confirmed. What the replica gave itself
+(`deliveries`), and what became of either since, is in the journal, and is answered when it is on the disk. The next
+master takes it over (`broker.pop.merging`). A message that is not in flight here under its handle is refused as at the
+master, and given again by the next one.
 
 Invariant: a message that is done stays done; of two ownerships the later one counts. Loop thread only.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from broker.acting.given import GivenMessages, PopKey
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import POPS
 from broker.pop.acknowledgements import LITE_TOPIC
@@ -38,8 +40,6 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
-PopKey = tuple[str, str, int, int]
-"""(group, topic, queue index, offset)."""
 DONE = (0, 0)
 
 
@@ -76,19 +76,20 @@ class ActingPops:
     def __init__(
         self,
         journal: ActingJournal,
+        given: GivenMessages,
         store: Callable[[], LogStore | None],
         authorizer: Authorizer,
         *,
         broker_name: str,
         now_ms: Callable[[], int],
     ) -> None:
-        """`store`: the open log, None between two roles. `broker_name`: the group's. `now_ms`: the wall clock."""
+        """`given`: what this replica gave itself. `store`: the open log, None between two roles. `broker_name`: the
+        group's. `now_ms`: the wall clock."""
+        self._given = given
         self._journal, self._store, self._authorizer = journal, store, authorizer
         self._broker_name, self._now_ms = broker_name, now_ms
         self.leaving: set[PopKey] = set()
         """Messages that are on their way to another group: nobody has them any more."""
-        self.moved: Callable[[PopKey, int], None] = lambda _key, _end_ms: None
-        """Called with the new end of an ownership."""
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request while this broker stands in; None for what others answer, or nobody."""
@@ -115,7 +116,7 @@ class ActingPops:
         pop_ms = max(self._now_ms(), now[0] + 1)
         fields = {"popTime": str(pop_ms), "invisibleTime": str(invisible_ms), "reviveQid": "0"}
         self._keep([(key, (*base, pop_ms, invisible_ms))], peer, command, command.reply(fields=fields))
-        self.moved(key, pop_ms + invisible_ms)
+        self._given.moved(key, pop_ms + invisible_ms)
 
     def acknowledge_batch(self, peer: Peer, command: Command) -> None:
         """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE."""
@@ -140,9 +141,10 @@ class ActingPops:
         self._keep(done.items(), peer, command, reply)
 
     def state(self, store: LogStore, key: PopKey, queue_id: int) -> tuple[Owned | None, Owned | None]:
-        """The ownership of a message in the log, and the one by now; None where it is not in flight."""
+        """The ownership under which a message was given, and the one by now; None where it is not in flight."""
         group, _topic, _index, offset = key
-        base, kept = confirmed_owner(store, group, queue_id, offset), self._journal.get(POPS, key)
+        base = confirmed_owner(store, group, queue_id, offset) or self._given.owned(key)
+        kept = self._journal.get(POPS, key)
         if kept is None or kept[:2] != base:
             return base, base
         return base, ownership(*kept[2:])
@@ -175,23 +177,18 @@ class ActingPops:
         self, entries: Iterable[tuple[PopKey, tuple[int, int, int, int]]], peer: Peer, command: Command, reply: Command
     ) -> None:
         """Write these to the journal, and reply when all of them are on the disk, or why one is not."""
-        waiting, refused = 1, list[Refused]()
 
-        def done(error: Refused | None) -> None:
-            nonlocal waiting
-            waiting -= 1
-            if error is not None:
-                refused.append(error)
-            if not waiting and not command.is_oneway:
-                peer.send(command.reply(refused[0].code, refused[0].remark) if refused else reply)
-
+        entries = list(entries)
         for key, value in entries:
-            waiting += 1
-            try:
-                self._journal.add(POPS, key, value, done)
-            except Refused as error:
-                done(error)
-        done(None)
+            self._given.became(key, is_done=value[2:] == DONE)
+
+        def done(refused: Refused | None) -> None:
+            if refused is not None:
+                self._given.forget()
+            if not command.is_oneway:
+                peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
+
+        self._journal.add_all(POPS, entries, done)
 
     def _authorize(self, peer: Peer, command: Command, group: str, topic: str) -> None:
         self._authorizer.authorize(peer, command, CONSUME, of_group(group))

@@ -3,8 +3,8 @@
     replica, fenced   present at the name servers; stands in, or not, as `StandIn` decides at each request
     master            absent: the master registers by itself; what was kept here is merged into its log
 
-Nothing that is written here is in the log, and nothing is written to the log. Messages, pops and work that is due at a
-time wait for a master: they are refused as at any replica.
+Nothing that is written here is in the log, and nothing is written to the log. Messages and work that is due at a time
+wait for a master: they are refused as at any replica.
 
 Invariant: no request of a client is answered here unless this broker stands in at that moment. Loop thread only.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.acting.abroad import OtherGroups
 from broker.acting.escape import EscapeBridge
+from broker.acting.given import GivenMessages
 from broker.acting.hand_over import HandOver, Merge
 from broker.acting.journal import ActingJournal
 from broker.acting.locks import ActingLocks
@@ -73,16 +74,19 @@ class ActingReplica:
         self.journal = ActingJournal(config.data_directory, log)
         self.offsets = ActingOffsets(self.journal, store, authorizer)
         self._transactions = ActingTransactions(self.journal, store, authorizer, config, log)
-        self._pops = ActingPops(self.journal, store, authorizer, broker_name=config.broker_name, now_ms=clock.now_ms)
+        given = GivenMessages(self.journal)
+        self._pops = ActingPops(
+            self.journal, given, store, authorizer, broker_name=config.broker_name, now_ms=clock.now_ms
+        )
         self._locks = ActingLocks(
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
         )  # fmt: skip
         others = OtherGroups(config, controllers, connect, log)
+        revival = ActingRevival(self._pops, given, self.journal, others, now_ms=clock.now_ms)
         self._escape = EscapeBridge(
-            self.journal, others, ActingRevival(self._pops, self.journal, others, now_ms=clock.now_ms), store=store,
-            acts=self.presence.acts, now_ms=clock.now_ms,
-        )  # fmt: skip
+            self.journal, others, revival, store=store, acts=self.presence.acts, now_ms=clock.now_ms
+        )
         self._escapes = config.replication.escape
         self._hand_over = HandOver(self.journal, lambda: "" if self.presence.acts() else master(), connect, log)
 
@@ -132,7 +136,8 @@ class ActingReplica:
         return handler
 
     def maintain(self, now_ms: int, questions: CheckQuestions) -> None:
-        """While this broker stands in, ask the producers that are connected here about transactions that are open."""
+        """While this broker stands in, ask the producers that are connected here about transactions that are open;
+        afterwards let no pop wait here."""
         if self.presence.acts():
             self._transactions.maintain(now_ms, questions)
 

@@ -3,9 +3,9 @@ they go to the group's retry topic at another group's master, or are dead letter
 
     check-points of the log, ownerships of the journal -> ends -> those over now -> another group -> journal
 
-Confirmed check-points only, never those of messages in order: these wait for this group's master, as does what no other
-group takes. The other master counts the attempts with this group's limit. What it has acknowledged is done in the
-journal, and the next master passes it over.
+Confirmed check-points only, and what the replica gave itself; messages in order wait for this group's master, as does
+what no other group takes. The other master counts the attempts with this group's limit. What it has acknowledged is
+done in the journal, and the next master passes it over.
 
 Invariant: while a message is on its way, nobody can acknowledge it here: it is either done or given again. A crash
 between acknowledgement and journal, or an answer that is lost, gives it twice. Loop thread only.
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.acting.abroad import OtherGroups
+from broker.acting.given import GivenMessages, PopKey
 from broker.acting.journal import ActingJournal
-from broker.acting.kinds import POPS
-from broker.acting.pops import DONE, ActingPops, PopKey, queue_of
+from broker.acting.kinds import GIVEN, POPS
+from broker.acting.pops import DONE, ActingPops, queue_of
 from broker.groups.groups import configuration_in
 from broker.pop.check_points import CheckPoints, Owned
 from broker.pop.handles import original_topic, retry_topic
@@ -75,16 +76,22 @@ class ActingRevival:
     """Looks for what is due among the messages that groups have."""
 
     def __init__(
-        self, pops: ActingPops, journal: ActingJournal, others: OtherGroups, *, now_ms: Callable[[], int]
+        self,
+        pops: ActingPops,
+        given: GivenMessages,
+        journal: ActingJournal,
+        others: OtherGroups,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
-        """`now_ms`: the wall clock."""
-        self._pops, self._journal, self._others, self._now_ms = pops, journal, others, now_ms
+        """`given`: what this replica gave itself. `now_ms`: the wall clock."""
+        self._pops, self._given, self._journal, self._others, self._now_ms = pops, given, journal, others, now_ms
         self._read: LogStore | None = None
         self._ends: list[tuple[int, PopKey]] = []
 
     def start(self) -> None:
         """Take note of ownerships as they change."""
-        self._pops.moved = self._plan
+        self._given.moved = self._plan
 
     async def deliver(self, store: LogStore, acts: Callable[[], bool]) -> bool:
         """Send what is due while this broker stands in; False when some of it is to be tried again."""
@@ -101,6 +108,8 @@ class ActingRevival:
         """Plan what this log, or what it has had since, and the journal have."""
         if self._read is not store:
             self._read, self._ends = store, []
+            for given, (_start, since, length) in self._journal.of(GIVEN).items():
+                self._plan((given[0], given[1], given[2], given[3]), since + length)
             for (group, topic, index, offset), (_since, _length, pop_ms, invisible_ms) in self._journal.of(
                 POPS
             ).items():
@@ -134,7 +143,7 @@ class ActingRevival:
         except Refused:
             return None
         in_flight = CheckPoints(store.state.check_points).find(group, queue_id, offset)
-        if config is None or in_flight is None:
+        if config is None or (in_flight is None and self._given.owned(key) is None):
             return None
         base, now = self._pops.state(store, key, queue_id)
         if base is None:  # it is not known to be confirmed
@@ -166,7 +175,7 @@ class ActingRevival:
         return is_kept
 
     def _is_full(self, key: PopKey) -> bool:
-        if self._journal.is_full and self._journal.get(POPS, key) is None:
+        if not self._journal.room and self._journal.get(POPS, key) is None:
             self._others.say("the journal is full")
             return True
         return False
@@ -191,11 +200,15 @@ class ActingRevival:
         kept: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def done(refused: Refused | None) -> None:
+            if refused is not None:
+                self._given.forget()
             if not kept.done():
                 kept.set_result(refused is None)
 
+        self._given.became(due.key, is_done=True)
         try:
             self._journal.add(POPS, due.key, (*due.base, *DONE), done)
         except Refused:
+            self._given.forget()
             return False
         return await kept

@@ -102,6 +102,22 @@ async def test_a_full_journal_refuses_further_queues_only(tmp_path: Path, monkey
     assert (kept(journal), journal.refused) == ({KEY: 2}, 1)
 
 
+async def test_several_entries_are_answered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all are on the disk; with the refusal of one, the others are kept all the same."""
+    monkeypatch.setattr(journal_module, "ENTRIES_MAX", 3)
+    journal, answers = opened(tmp_path), asyncio.Queue[Refused | None]()
+    third = ("g", "t", 2)
+    journal.add_all(OFFSETS, [(KEY, (1,)), (OTHER, (1,))], answers.put_nowait)
+    assert (answers.empty(), journal.room) == (True, 1), "what is on its way takes room"
+    assert await answers.get() is None
+    journal.add_all(OFFSETS, [(third, (1,)), (("g", "t", 3), (1,))], answers.put_nowait)
+    assert await answers.get() is not None
+    assert kept(opened(tmp_path)) == {KEY: 1, OTHER: 1, third: 1}
+    journal.add_all(OFFSETS, [], answers.put_nowait)
+    assert await answers.get() is None
+    assert answers.empty()
+
+
 async def test_what_cannot_be_written_is_no_success(tmp_path: Path) -> None:
     directory = tmp_path / "gone"
     directory.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,13 @@ class Peer:
     def __init__(self) -> None:
         self.answers: list[Command] = []
         self.attributes: dict[str, object] = {}
+        self.closed: list[Callable[[str], None]] = []
 
     def send(self, command: Command) -> None:
         self.answers.append(command)
+
+    def on_close(self, call: Callable[[str], None]) -> None:
+        self.closed.append(call)
 
 
 class Standing:

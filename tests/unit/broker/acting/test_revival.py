@@ -132,7 +132,9 @@ class Reviving(Standing):
         self.begin()
 
     def begin(self) -> None:
-        self.revival = ActingRevival(self.pops, self.journal, self.others, now_ms=self.running.clock.now_ms)
+        self.revival = ActingRevival(
+            self.pops, self.given_here, self.journal, self.others, now_ms=self.running.clock.now_ms
+        )
         self.revival.start()
 
     async def over(self, ms: int = INVISIBLE_MS) -> bool:
@@ -163,6 +165,29 @@ async def test_only_what_is_over_and_not_done_leaves(reviving: Reviving) -> None
     await reviving.hand_over()
     await expire(reviving.running, INVISIBLE_MS + 1)
     assert [message.body for message in await pop(reviving.running.connect())] == [b"1"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_what_the_replica_gave_itself_leaves_too(reviving: Reviving, restarted: bool) -> None:
+    await reviving.given(b"masters", invisibleTime=9 * INVISIBLE_MS)
+    await send(reviving.running.connect(), b"1", b"2", queue=0)
+    now_ms, kept = reviving.running.clock.now_ms(), asyncio.Event()
+    queue, owned = (GROUP, TOPIC, 0), (now_ms, INVISIBLE_MS)
+    entries = reviving.given_here.give(queue, [(1, 1), (2, 2)], owned, front=3, passed=3)
+    reviving.given_here.keep(entries, lambda _refused: kept.set())
+    await kept.wait()
+    if restarted:
+        reviving.begin()
+    else:
+        reviving.given_here.moved(entries[0][0], sum(owned))
+        reviving.given_here.moved(entries[1][0], sum(owned))
+    assert await reviving.over(INVISIBLE_MS - 1)
+    assert not reviving.others.sent
+    assert await reviving.over(1)
+    assert reviving.bodies == [b"1", b"2"]
+    assert reviving.given_here.taken(queue) == 0
+    assert await reviving.over()
+    assert len(reviving.others.sent) == 2, "once"
 
 
 async def test_what_nobody_took_is_tried_again(reviving: Reviving) -> None:
