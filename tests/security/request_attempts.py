@@ -251,6 +251,18 @@ def _routes(target: Target) -> dict[int, Parts]:
     }
 
 
+_ACTING: dict[int, Parts] = {
+    Code.MERGE_POPS: ({}, b'[["g","t",0,0,1,1,0,0]]'),
+    Code.MERGE_GIVEN: ({}, b'[["g","t",0,0,0,1,1]]'),
+    Code.MERGE_ESCAPED: ({}, b"[[0,0,0,0]]"),
+    Code.MERGE_OFFSETS: ({}, b'[["g","t",0,99]]'),
+    Code.MERGE_TRANSACTIONS: ({}, b'[[0,0,"g","C"]]'),
+    Code.MERGE_LOCKS: ({}, b'[["g","t",0,99,"c"]]'),
+    Code.AGREE_LOCKS: ({}, b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"t","queueId":0,"token":99}]}'),
+}
+"""What replicas ask that stood in for a master, or do."""
+
+
 def _controllers(target: Target) -> dict[int, Parts]:
     group = {"clusterName": target.cluster, "brokerName": target.broker}
     return {
@@ -294,12 +306,6 @@ def _controllers(target: Target) -> dict[int, Parts]:
             {},
             b'{"cluster":"c","group":"g","members":"","sender":"n1","kind":"beat","term":9,"place":[9,9]}',
         ),
-        Code.MERGE_POPS: ({}, b'[["g","t",0,0,1,1,0,0]]'),
-        Code.MERGE_GIVEN: ({}, b'[["g","t",0,0,0,1,1]]'),
-        Code.MERGE_ESCAPED: ({}, b"[[0,0,0,0]]"),
-        Code.MERGE_OFFSETS: ({}, b'[["g","t",0,99]]'),
-        Code.MERGE_TRANSACTIONS: ({}, b'[[0,0,"g","C"]]'),
-        Code.MERGE_LOCKS: ({}, b'[["g","t",0,99,"c"]]'),
-        Code.AGREE_LOCKS: ({}, b'{"consumerGroup":"g","clientId":"c","mqSet":[{"topic":"t","queueId":0,"token":99}]}'),
+        **_ACTING,
         Code.GET_BROKER_HA_STATUS: ({}, b""),
     }
