@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from broker.groups.feature import TAG, Selection, selection
+from broker.groups.groups import PRIORITY_FACTOR_MAX, GroupConfig
 from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
 from broker.pop.handles import offset_info
 from broker.pop.ordered import ATTEMPT_BYTES_MAX, OrderedBatch
 from broker.requests import flag, number
 from broker.rocketmq.stored_message import ipv4_host, origin_of
+from broker.topics.topics import TopicSettings, is_light
 from remoting.native import core as native
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-
-if TYPE_CHECKING:
-    from broker.topics.topics import TopicSettings
+from remoting.protocol.records import names
 
 ALL_QUEUES = -1
 MESSAGES_MAX = 32
@@ -33,6 +32,8 @@ MESSAGES_MAX = 32
 FROM_END = 1
 """Value of `initMode` for a group that begins at the end."""
 RETRY_FIRST_EVERY = 5
+EXAMINED_MAX = 1_024
+"""Most messages of one queue that one pop holds against its filter."""
 
 Refuse = Callable[[str, int, str], Refused]
 """(reason for the counter, code, remark) -> the refusal, counted."""
@@ -115,6 +116,12 @@ def invisible_time(fields: Mapping[str, str], refuse: Refuse) -> int:
     return invisible_ms
 
 
+def require_topic(ask: PopAsk, refuse: Refuse) -> None:
+    """Refused for a name that is of no topic which is popped."""
+    if is_light(ask.topic) or ask.topic.startswith(names.RETRY_PREFIX):
+        raise refuse("topic", ResponseCode.INVALID_PARAMETER, f"the topic [{ask.topic}] cannot be popped")
+
+
 def require_poppable(ask: PopAsk, config: TopicSettings, *, reads_lite: bool, refuse: Refuse) -> None:
     """Refused for what no group may pop of a topic. `reads_lite`: whether the group reads its lite topics."""
     if reads_lite:
@@ -125,6 +132,14 @@ def require_poppable(ask: PopAsk, config: TopicSettings, *, reads_lite: bool, re
     if ask.index >= config.read_queue_count or ask.index < ALL_QUEUES:
         remark = f"queueId[{ask.index}] is illegal, topic:[{ask.topic}] has {config.read_queue_count} queues"
         raise refuse("queue", ResponseCode.INVALID_PARAMETER, remark)
+
+
+def goes_by_priority(settings: TopicSettings | None, config: GroupConfig | None, turn: int) -> bool:
+    """Whether a pop takes from the highest queue of a topic first: all do, or as many as the group's factor says."""
+    if settings is None or not settings.has_priorities:
+        return False
+    factor = PRIORITY_FACTOR_MAX if config is None else config.priority_factor
+    return turn % PRIORITY_FACTOR_MAX < factor
 
 
 def by_turns(topic: str, queues: Sequence[Place], retries: Sequence[Place], turn: int, *, ranked: bool) -> list[Place]:

@@ -16,19 +16,28 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.groups.groups import PRIORITY_FACTOR_MAX, group_offset_key, offset_change, offset_in
+from broker.groups.groups import group_offset_key, offset_change, offset_in
 from broker.groups.locks import HOLD_MS
 from broker.groups.request_modes import POP, RequestMode
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.in_flight import MessagesInFlight
-from broker.pop.popping import ALL_QUEUES, Place, PopAsk, Refuse, Taken, by_turns, require_poppable
+from broker.pop.popping import (
+    ALL_QUEUES,
+    EXAMINED_MAX,
+    Place,
+    PopAsk,
+    Refuse,
+    Taken,
+    by_turns,
+    goes_by_priority,
+    require_poppable,
+    require_topic,
+)
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state.state_kinds import GROUP_OFFSET
-from broker.topics.topics import is_light
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records import names
 from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
@@ -36,9 +45,6 @@ if TYPE_CHECKING:
     from broker.reading.bounds import LongPolls
     from broker.requests import RequestTools
     from broker.topics.topics import ClientQueues, Topics
-
-EXAMINED_MAX = 1_024
-"""Most messages of one queue that one pop holds against its filter."""
 
 
 class PopQueues:
@@ -75,8 +81,7 @@ class PopQueues:
 
     def admit(self, ask: PopAsk) -> None:
         """Refused for a topic or group that cannot be popped."""
-        if is_light(ask.topic) or ask.topic.startswith(names.RETRY_PREFIX):
-            raise self._refuse("topic", ResponseCode.INVALID_PARAMETER, f"the topic [{ask.topic}] cannot be popped")
+        require_topic(ask, self._refuse)
         self._queues.require_readable(ask.topic)
         reads_lite = self._groups.groups.reads_lite(ask.group, ask.topic)
         require_poppable(ask, self._topics.require(ask.topic), reads_lite=reads_lite, refuse=self._refuse)
@@ -102,15 +107,10 @@ class PopQueues:
         indices = range(len(ids)) if ask.index == ALL_QUEUES else (ask.index,)
         found = [(ask.topic, index, ids[index]) for index in indices]
         retry = retry_topic(ask.group, ask.topic)
+        settings, config = self._topics.get(ask.topic), self._groups.groups.get(ask.group)
+        ranked = not ask.ordered and goes_by_priority(settings, config, turn)
         retries = [(retry, index, queue_id) for index, queue_id in enumerate(self._topics.queue_ids(retry))]
-        return by_turns(ask.topic, found, retries, turn, ranked=not ask.ordered and self._goes_by_priority(ask, turn))
-
-    def _goes_by_priority(self, ask: PopAsk, turn: int) -> bool:
-        if not self.has_priorities(ask.topic):
-            return False
-        config = self._groups.groups.get(ask.group)
-        factor = PRIORITY_FACTOR_MAX if config is None else config.priority_factor
-        return turn % PRIORITY_FACTOR_MAX < factor
+        return by_turns(ask.topic, found, retries, turn, ranked=ranked)
 
     def front(self, group: str, topic: str, index: int, queue_id: int) -> int:
         """The next offset to give the group."""
