@@ -138,7 +138,7 @@ class ReplicationConfig:
     """While the group has no master that can be reached, and none can be elected: stand in for it, read only, if this
     is the replica with the smallest id that is alive (RocketMQ's slave acting master; docs/howto/acting-master.md). A
     new master grants no free lock and gives nothing by POP in its first three seconds then, to learn what the replica
-    took. Set it alike on all brokers of the group."""
+    gave and took. Set it alike on all brokers of the group."""
     lock_in_strict_mode: bool = False
     """With acting_master: while a replica stands in, it grants and renews locks of queues only if more than half of the
     group's configured brokers agree (RocketMQ's lockInStrictMode): order goes before availability. A group with mode =

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.acting.abroad import OtherGroups
+from broker.acting.deliveries import ActingDeliveries
 from broker.acting.escape import EscapeBridge
 from broker.acting.given import GivenMessages
 from broker.acting.hand_over import HandOver, Merge
@@ -33,6 +34,7 @@ from broker.topics.topics import settings_in
 from remoting import clock
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.transport.failures import split_address
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -78,6 +80,9 @@ class ActingReplica:
         self._pops = ActingPops(
             self.journal, given, store, authorizer, broker_name=config.broker_name, now_ms=clock.now_ms
         )
+        self._deliveries = ActingDeliveries(
+            self.journal, given, store, authorizer, config, acts=self.presence.acts, now_ms=clock.now_ms, log=log
+        )
         self._locks = ActingLocks(
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
@@ -106,11 +111,14 @@ class ActingReplica:
     def stand_by(self, place: Place | None) -> None:
         """Be a replica with this id and address from now on, and give a master what was kept for it."""
         self.presence.become(place)
+        if place is not None:
+            self._deliveries.address = split_address(place[1])
         self._hand_over.start()
 
     def step_aside(self) -> None:
         """Another role is about to begin."""
         self.presence.become(None)
+        self._deliveries.maintain()
         self._locks.cancel()
         self._hand_over.cancel()
 
@@ -130,7 +138,7 @@ class ActingReplica:
             return self._locks.agree
         if not self.presence.acts():
             return None
-        parts = self.offsets, self._transactions, self._locks, self._pops
+        parts = self.offsets, self._transactions, self._locks, self._pops, self._deliveries
         handler = next((found for part in parts if (found := part.find(command)) is not None), None)
         self.served += handler is not None
         return handler
@@ -138,6 +146,7 @@ class ActingReplica:
     def maintain(self, now_ms: int, questions: CheckQuestions) -> None:
         """While this broker stands in, ask the producers that are connected here about transactions that are open;
         afterwards let no pop wait here."""
+        self._deliveries.maintain()
         if self.presence.acts():
             self._transactions.maintain(now_ms, questions)
 

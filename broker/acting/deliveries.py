@@ -1,0 +1,272 @@
+"""Messages that a replica gives by POP, while it stands in for the master.
+
+    200050 POP_MESSAGE, without order
+
+What the replica's log has and knows to be confirmed is given from the group's offset on, as at the master, and each
+message is kept in the journal before the answer: from then on the group owns it, here (`pops`) and at the next master,
+which takes it over (`broker.pop.merging`). A group that never popped the topic waits for a master, as do pops in order;
+so does a queue where the newest offset of the group may be lost again, or where something is in flight at or above it.
+
+Invariant: an answer shows only what is on the disk as given. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from broker.acting.given import Entry, GivenMessages
+from broker.acting.journal import ActingJournal
+from broker.groups.groups import GroupConfig, configuration_in, group_offset_key, offset_in, reads_lite
+from broker.groups.request_modes import RequestModes
+from broker.pop.chain import Link
+from broker.pop.check_points import CheckPoints, Owned, queue_key
+from broker.pop.handles import retry_topic
+from broker.pop.popping import (
+    ALL_QUEUES,
+    EXAMINED_MAX,
+    Place,
+    PopAsk,
+    Taken,
+    asked,
+    by_turns,
+    goes_by_priority,
+    invisible_time,
+    popped,
+    require_poppable,
+    require_topic,
+)
+from broker.reading.bounds import LongPolls
+from broker.requests import text
+from broker.store.errors import StoreError, UnreadableOffsets
+from broker.store.state import state_kinds
+from broker.topics.replica import ReplicaTopics
+from broker.topics.topics import TopicSettings, require_readable
+from remoting.access.rights import CONSUME, of_group, of_topic
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import RecordView
+from remoting.server.authorizer import Authorizer
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.store.log_store import LogStore
+
+NOTHING = "no message"
+
+
+class ActingDeliveries:
+    """Gives messages to groups that pop."""
+
+    def __init__(
+        self,
+        journal: ActingJournal,
+        given: GivenMessages,
+        store: Callable[[], LogStore | None],
+        authorizer: Authorizer,
+        config: BrokerConfig,
+        *,
+        acts: Callable[[], bool],
+        now_ms: Callable[[], int],
+        log: Any,
+    ) -> None:
+        """`store`: the open log, None between two roles. `acts`: whether this broker stands in at this moment.
+
+        `now_ms`: the wall clock.
+        """
+        self._journal, self._given, self._store, self._authorizer = journal, given, store, authorizer
+        self._config, self._acts, self._now_ms, self._log = config, acts, now_ms, log
+        self.address = ("", 0)
+        """Where clients reach this broker; messages name it as the host that they are stored at."""
+        limits = config.limits
+        self.waits = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
+        """Pops that found nothing yet."""
+        given.released = lambda group, topic: self.waits.advanced([(group, topic)])
+        self._turns: Counter[tuple[str, str]] = Counter()
+
+    def find(self, command: Command) -> Handler | None:
+        """What answers a request while this broker stands in; None for what others answer, or nobody."""
+        return self.pop if command.code == Code.POP_MESSAGE else None
+
+    def pop(self, peer: Peer, command: Command) -> None:
+        """200050: messages that the group owns for `invisibleTime`; waits up to `pollTime` for the first one.
+
+        Raises:
+            Refused: as at the master, and what waits for one.
+        """
+        group, topic = text(command.fields, "consumerGroup"), text(command.fields, "topic")
+        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        ask = asked(group, topic, command.fields, _refuse)
+        ask.invisible_ms = invisible_time(command.fields, _refuse)
+        if ask.ordered:
+            raise _later("this broker stands in for the master and gives nothing in order")
+        self._admit(ask)
+
+        def attempt(last: bool) -> bool:
+            try:
+                found = self._pop(peer, command, ask)
+            except Refused as refused:
+                peer.send(command.reply(refused.code, refused.remark))
+                return True
+            except StoreError as error:
+                self._log.error("messages_unreadable", topic=topic, error=str(error))
+                peer.send(
+                    command.reply(ResponseCode.SYSTEM_ERROR, f"[{topic}] cannot be read at this replica: {error}")
+                )
+                return True
+            if last and not found:
+                nothing = ResponseCode.POLLING_FULL if self.waits.full else ResponseCode.POLLING_TIMEOUT
+                peer.send(command.reply(nothing, NOTHING))
+            return last or found
+
+        if not attempt(False):
+            about = (group, topic, ask.index)
+            self.waits.wait(peer, [(group, topic)], ask.wait_ms, attempt, about)
+
+    def maintain(self) -> None:
+        """Let nobody wait here for what another broker gives by now."""
+        if self.waits.waiters and not self._acts():
+            self.waits.wake_all()
+
+    def _admit(self, ask: PopAsk) -> tuple[LogStore, TopicSettings, GroupConfig]:
+        """Refused for a topic or group that cannot be popped, or not here."""
+        store = self._store()
+        if store is None or not self._acts():
+            raise _later("this broker stands in for the master no more")
+        require_topic(ask, _refuse)
+        settings = ReplicaTopics(store).get(ask.topic)
+        if settings is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{ask.topic}] is not known to this replica")
+        require_readable(settings)
+        found = store.state.get(state_kinds.GROUP, ask.group.encode())
+        config = None if found is None else configuration_in(found[0])
+        require_poppable(ask, settings, reads_lite=reads_lite(config, ask.topic), refuse=_refuse)
+        if config is None or not RequestModes(store).pops(ask.group, ask.topic):
+            raise _later(f"the group [{ask.group}] has not popped [{ask.topic}] before")
+        if not config.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {ask.group}")
+        return store, settings, config
+
+    def _pop(self, peer: Peer, command: Command, ask: PopAsk) -> bool:
+        """Give what there is, answered when it is on the disk; False for nothing."""
+        store, settings, config = self._admit(ask)
+        room, bytes_max = min(ask.count, self._given.room), self._config.limits.pull_bytes_max
+        if not room:
+            raise self._journal.full()
+        owned = max(self._now_ms(), 1), ask.invisible_ms
+        given, entries, rest = list[Taken](), list[Entry](), 0
+        for place in self._in_turn(store, ask, settings, config):
+            found = self._take(store, ask, place, room, bytes_max, owned)
+            if found is None:
+                continue
+            taken, kept = found
+            rest += taken.rest
+            if kept:
+                given.append(taken)
+                entries += kept
+                room -= len(kept)
+                bytes_max -= sum(map(len, taken.records))
+            if room <= 0 or bytes_max <= 0:
+                break
+        if not given:
+            return False
+        reply, _asks = popped(
+            command, given, owned, rest=rest, address=self.address, cluster_name=self._config.cluster_name
+        )
+
+        def done(refused: Refused | None) -> None:
+            peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
+
+        self._given.keep(entries, done)
+        for key, _value in entries:
+            self._given.moved(key, sum(owned))
+        return True
+
+    def _in_turn(self, store: LogStore, ask: PopAsk, settings: TopicSettings, config: GroupConfig) -> list[Place]:
+        topics, retry = ReplicaTopics(store), retry_topic(ask.group, ask.topic)
+        found, retries = (
+            [(name, index, queue_id) for index, queue_id in enumerate(topics.queue_ids(name))]
+            for name in (ask.topic, retry)
+        )
+        if ask.index != ALL_QUEUES:
+            found = found[ask.index : ask.index + 1]
+        if not found:
+            return retries
+        self._turns[ask.group, ask.topic] += 1
+        turn = self._turns[ask.group, ask.topic]
+        return by_turns(ask.topic, found, retries, turn, ranked=goes_by_priority(settings, config, turn))
+
+    def _take(
+        self, store: LogStore, ask: PopAsk, place: Place, room: int, bytes_max: int, owned: Owned
+    ) -> tuple[Taken, list[Entry]] | None:
+        """Give up to `room` messages of one queue that match, with the entries that must be kept of them; None where
+        the queue is closed to the group."""
+        topic, index, queue_id = place
+        queue, base = (ask.group, topic, index), _base(store, ask.group, place)
+        in_flight = store.state.check_points.in_flight(queue_key(ask.group, queue_id)) + self._given.taken(queue)
+        room = min(room, self._config.limits.pop_in_flight_max - in_flight)
+        if base is None or room <= 0:
+            return None
+        front, at = self._given.next_of(queue, base)
+        known, wanted = self._given.links(queue), ask.wanted if topic == ask.topic else None
+        check_points, high = CheckPoints(store.state.check_points), store.reading.bounds(queue_id)[1]
+        taken, links = Taken(topic, index, queue_id, front, 0), list[Link]()
+        at_once = room if wanted is None else EXAMINED_MAX
+        for offset, record in self._records(store, place, range(at, min(high, at + EXAMINED_MAX)), at_once, bytes_max):
+            if len(links) == room or bytes_max <= 0 or check_points.find(ask.group, queue_id, offset) is not None:
+                break
+            at = offset + 1
+            if known.get(offset, at) <= front:  # given before: a line ahead of its own was lost and is given again
+                front = at
+            elif wanted is None or wanted(RecordView(record)):
+                taken.offsets.append(offset)
+                taken.records.append(record)
+                links.append((offset, front))
+                front = at
+                bytes_max -= len(record)
+        taken.front, taken.rest = front, max(0, high - at)
+        return taken, self._given.give(queue, links, owned, front=front, passed=at)
+
+    def _records(
+        self, store: LogStore, place: Place, offsets: range, at_once: int, bytes_max: int
+    ) -> Iterator[tuple[int, memoryview]]:
+        """Messages of a queue with their offsets, without a gap: what cannot be read here, the next master may have."""
+        topic, index, queue_id = place
+        at = offsets.start
+        while at < offsets.stop:
+            try:
+                found = store.reading.read(queue_id, at, min(at_once, offsets.stop - at), bytes_max)
+            except UnreadableOffsets as error:
+                self._log.error("messages_unreadable", topic=topic, queue=index, error=str(error))
+                return
+            if not found.records or found.first_offset != at:
+                return
+            for record in found.records:
+                yield at, record
+                at += 1
+
+
+def _base(store: LogStore, group: str, place: Place) -> int | None:
+    """The group's offset of a queue in the log; None where the newest may be lost again, or the group has messages in
+    order."""
+    topic, index, queue_id = place
+    if store.state.get(state_kinds.ORDERED_BATCH, queue_key(group, queue_id)) is not None:
+        return None
+    low = store.reading.bounds(queue_id)[0]
+    found = store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
+    if found is None:
+        return low
+    return None if found[1] >= store.confirm_position else max(low, offset_in(found[0]))
+
+
+def _refuse(_reason: str, code: int, remark: str) -> Refused:
+    return Refused(code, remark)
+
+
+def _later(why: str) -> Refused:
+    return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{why}: pop again when there is a master")
