@@ -1,8 +1,8 @@
 """Messages that a group has by POP when the master dies and nobody can elect another one, over real brokers.
 
 What is acknowledged at the replica that stands in is not given again by anybody, what is not acknowledged in time is
-given by another group, and the rest by the next master: nothing is lost. The replica is killed, too, before it can hand
-anything over.
+given by another group, and the rest by the next master: nothing is lost. Messages that nobody had yet are given by the
+replica. It is killed, too, before it can hand anything over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.stored_message import iter_stored
-from tests.processes.acting_groups import TOPIC, TwoGroups, at, now_ms, send, two_groups
+from tests.processes.acting_groups import TOPIC, TwoGroups, acting, at, now_ms, send, two_groups
 from tests.processes.broker_group import Broker, until
 from tests.processes.rig import no_traceback
 from tests.unit.broker.pop.client import Message, popping
@@ -80,4 +80,31 @@ def test_nothing_that_was_acknowledged_is_given_again_and_nothing_is_lost(groups
     assert asked(again, have[3], Code.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=1) == ResponseCode.SUCCESS
     send(again, 7)
     assert set(popped(again, {3, 7})) == {3, 7}
+    no_traceback(groups.other, *groups.group.brokers, *groups.group.controllers)
+
+
+def test_what_nobody_had_yet_is_given_by_the_replica_once(groups: TwoGroups) -> None:
+    master = groups.start()
+    popped(master, {200})
+    for number in range(8):
+        send(master, number)
+    replica = groups.lose_master(master, now_ms() + LONG_MS)
+    have = popped(replica, set(range(8)))
+    assert {asked(replica, have[number]) for number in (0, 3, 5)} == {ResponseCode.SUCCESS}
+    due_ms = now_ms() + SHORT_MS
+    assert asked(replica, have[7], Code.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=SHORT_MS) == ResponseCode.SUCCESS
+    assert set(popped(groups.other, {7})) <= {7, 100}, "its time is over: another group has it"
+    assert now_ms() >= due_ms
+    replica.kill()
+    replica.start()
+    until(lambda: acting([replica]), "nobody stands in")
+    assert asked(replica, have[0]) == ResponseCode.NO_MESSAGE, "it is done"
+    assert asked(replica, have[1]) == ResponseCode.SUCCESS
+
+    again = groups.recover()
+    assert asked(again, have[3]) == ResponseCode.NO_MESSAGE
+    assert asked(again, have[2]) == ResponseCode.SUCCESS, "it is the group's still"
+    assert asked(again, have[4], Code.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=1) == ResponseCode.SUCCESS
+    send(again, 8)
+    assert set(popped(again, {4, 8})) == {4, 8}
     no_traceback(groups.other, *groups.group.brokers, *groups.group.controllers)

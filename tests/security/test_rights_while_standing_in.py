@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 ANSWERED = (
     Code.UPDATE_CONSUMER_OFFSET, Code.END_TRANSACTION, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.AGREE_LOCKS,
-    Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME,
+    Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME, Code.POP_MESSAGE,
 )  # fmt: skip
 """What a replica takes that stands in."""
 MERGES = (
