@@ -51,7 +51,7 @@ class GivenMessages:
 
     def __init__(self, journal: ActingJournal) -> None:
         self.released: Callable[[str, str], None] = lambda _group, _topic: None
-        """Called with group and topic when a message is done: there may be room for another one."""
+        """Called with group and topic when messages are done: there may be room for others."""
         self.moved: Callable[[PopKey, int], None] = lambda _key, _end_ms: None
         """Called with the end of each new ownership."""
         self._journal = journal
@@ -117,9 +117,7 @@ class GivenMessages:
         """Something is about to be kept of what became of a message that a group had."""
         known, kept = self._known(key[:3]), self._journal.get(POPS, key)
         self._open -= kept is None and key[3] in known.links
-        if is_done:
-            known.done += 1
-            self.released(key[0], key[1])
+        known.done += is_done
 
     def _known(self, queue: QueueKey) -> _Queue:
         self._read()

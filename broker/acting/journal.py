@@ -35,6 +35,8 @@ LINE_BYTES_MAX = 1_200
 """Longest line: names in it have about a thousand bytes together."""
 REWRITE_BYTES = 4 * 1024 * 1024
 """A file of this size is written anew once it has about twice as many lines as entries."""
+SMALL_ENTRIES = 10_000
+"""A file with fewer entries is written anew whenever a master took some."""
 LINE_BYTES = 64
 """Size of a usual line."""
 
@@ -166,12 +168,21 @@ class ActingJournal:
         return Refused(ResponseCode.SYSTEM_BUSY, remark)
 
     async def handed_over(self, kind: EntryKind, part: Mapping[Key, Value]) -> None:
-        """A master has these: forget what has not changed since. Raises OSError."""
+        """A master has these: forget what has not changed since. Raises OSError, and nothing is forgotten then.
+
+        A large file has them for some time yet: a master that is told once more changes nothing.
+        """
         async with self._file:
-            kept = {key: value for key, value in self.of(kind).items() if part.get(key) != value}
-            left = self._entries | {kind.name: kept}
-            await asyncio.get_running_loop().run_in_executor(None, self._rewrite, left)
-            self._entries = left
+            entries = self._entries[kind.name]
+            taken = [key for key, value in part.items() if entries.get(key) == value]
+            for key in taken:
+                del entries[key]
+            try:
+                if len(self) < SMALL_ENTRIES or self._is_out_of_date:
+                    await asyncio.get_running_loop().run_in_executor(None, self._rewrite, self._copy())
+            except OSError:
+                entries |= {key: part[key] for key in taken}
+                raise
         self.parts_taken += 1
 
     async def _write(self) -> None:
@@ -205,11 +216,19 @@ class ActingJournal:
             self.added.set()
 
     async def _store(self, data: bytes) -> None:
-        loop, entries = asyncio.get_running_loop(), {name: dict(each) for name, each in self._entries.items()}
+        loop = asyncio.get_running_loop()
         # A line behind a torn one would be damaged with it.
-        if self._is_torn or (self._bytes > REWRITE_BYTES and self._bytes > 2 * LINE_BYTES * len(self)):
-            await loop.run_in_executor(None, self._rewrite, entries)
+        if self._is_torn or self._is_out_of_date:
+            await loop.run_in_executor(None, self._rewrite, self._copy())
         await loop.run_in_executor(None, self._append, data)
+
+    @property
+    def _is_out_of_date(self) -> bool:
+        return self._bytes > REWRITE_BYTES and self._bytes > 2 * LINE_BYTES * len(self)
+
+    def _copy(self) -> Entries:
+        """What another thread may read."""
+        return {name: dict(each) for name, each in self._entries.items()}
 
     def _append(self, data: bytes) -> None:
         is_new = not self._path.exists()

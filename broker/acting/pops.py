@@ -177,7 +177,6 @@ class ActingPops:
         self, entries: Iterable[tuple[PopKey, tuple[int, int, int, int]]], peer: Peer, command: Command, reply: Command
     ) -> None:
         """Write these to the journal, and reply when all of them are on the disk, or why one is not."""
-
         entries = list(entries)
         for key, value in entries:
             self._given.became(key, is_done=value[2:] == DONE)
@@ -185,6 +184,8 @@ class ActingPops:
         def done(refused: Refused | None) -> None:
             if refused is not None:
                 self._given.forget()
+            for group, topic in {key[:2] for key, _value in entries}:
+                self._given.released(group, original_topic(group, topic))
             if not command.is_oneway:
                 peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
 

@@ -92,6 +92,36 @@ async def test_what_a_master_has_is_forgotten_but_not_what_came_since(tmp_path: 
     assert not (tmp_path / FILE_NAME).exists()
 
 
+async def test_a_large_file_is_not_written_anew_for_each_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """A start in between tells a master again what it has; with the last part the file goes."""
+    monkeypatch.setattr(journal_module, "SMALL_ENTRIES", 1)
+    journal = opened(tmp_path)
+    await commit(journal, (KEY, 7), (OTHER, 1))
+    await journal.handed_over(OFFSETS, {KEY: (7,)})
+    assert (kept(journal), journal.parts_taken) == ({OTHER: 1}, 1)
+    assert kept(opened(tmp_path)) == {KEY: 7, OTHER: 1}
+    await journal.handed_over(OFFSETS, {OTHER: (1,)})
+    assert not (tmp_path / FILE_NAME).exists()
+
+
+async def test_nothing_is_forgotten_that_is_still_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = opened(tmp_path)
+    await commit(journal, (KEY, 7), (OTHER, 1))
+
+    def fails(_path: Path, _lines: list[bytes]) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journal_module, "atomic_write", fails)
+        with pytest.raises(OSError, match="no space"):
+            await journal.handed_over(OFFSETS, {KEY: (7,)})
+    assert kept(journal) == {KEY: 7, OTHER: 1}
+    await journal.handed_over(OFFSETS, {KEY: (7,)})
+    assert kept(opened(tmp_path)) == kept(journal) == {OTHER: 1}
+
+
 async def test_a_full_journal_refuses_further_queues_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "ENTRIES_MAX", 1)
     journal = opened(tmp_path)
