@@ -3,7 +3,8 @@
     15 UPDATE_CONSUMER_OFFSET     into the journal, answered when it is on the disk; pulls bring offsets too
     14 QUERY_CONSUMER_OFFSET      the larger one of the journal's and the log's; only for what the journal has
 
-A master merges them (`broker.groups.merging`). Invariant: a commit is answered after it is on the disk. Loop thread
+A master merges them (`broker.groups.merging`). What it would not take over is refused: an offset of a queue that is not
+known here, or that the group pops. Invariant: a commit is answered after it is on the disk. Loop thread
 only.
 """
 
@@ -14,8 +15,11 @@ from typing import TYPE_CHECKING
 
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import OFFSETS
-from broker.groups.groups import GroupOffsets
+from broker.groups.groups import GroupOffsets, configuration_in, require_pull
+from broker.groups.request_modes import RequestModes
 from broker.requests import number, text
+from broker.store.state import state_kinds
+from broker.topics.replica import ReplicaTopics
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -51,6 +55,7 @@ class ActingOffsets:
         key, offset = self._allowed(peer, command), number(command.fields, "commitOffset")
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is negative")
+        self._require_pulled(*key)
 
         def done(refused: Refused | None) -> None:
             if not command.is_oneway:
@@ -76,6 +81,17 @@ class ActingOffsets:
             if found is not None and found[1] <= store.confirm_position:
                 offset = max(offset, found[0])
         return command.reply(fields={"offset": str(offset)})
+
+    def _require_pulled(self, group: str, topic: str, index: int) -> None:
+        """Refused for what the next master would not take over: a queue that is not known, or that the group pops."""
+        store = self._store()
+        if store is None:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the log is not open: try again")
+        if ReplicaTopics(store).find(topic, index) is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"the queue {topic}/{index} is not known to this replica")
+        found = store.state.get(state_kinds.GROUP, group.encode())
+        config = None if found is None else configuration_in(found[0])
+        require_pull(config, group, topic, RequestModes(store))
 
     def _allowed(self, peer: Peer, command: Command) -> CommitKey:
         key = _key(command)
