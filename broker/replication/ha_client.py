@@ -146,6 +146,10 @@ class HaClient:
     async def stop(self, *, good_bye: bool = False) -> None:
         """Leave the master, and tell it when this broker stops; nothing is done to the store afterwards."""
         self.following.stop(good_bye=good_bye)
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Wait until the attempt to connect has ended that `following` gave up when it was stopped."""
         if self._dialling is not None:
             await asyncio.gather(self._dialling, return_exceptions=True)
 

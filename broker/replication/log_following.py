@@ -257,6 +257,10 @@ class LogFollowing:
         elif self._rounds is not None:
             self._connect(self._rounds)
 
+    def fence(self, epoch: int) -> None:
+        """Acknowledge nothing to the master of an earlier epoch from now on."""
+        self.move(self.address, epoch)
+
     def introduce(self, follower: Callable[..., Follower]) -> None:
         """This replica is another than before, a learner or one no more: it says so on a new connection."""
         self._make = follower

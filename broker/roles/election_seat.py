@@ -73,7 +73,7 @@ class ElectionSeat:
         """Acknowledge nothing to the master of an earlier epoch from now on."""
         client = self._member.client
         if client is not None:
-            client.following.move(client.following.address, epoch)
+            client.following.fence(epoch)
 
     def count_copies(self, *, counted: bool) -> None:
         """Whether what is copied here from now on counts for the majority."""

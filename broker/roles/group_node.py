@@ -18,8 +18,8 @@ controllers decide again. An action that fails ends the node: the log may be nei
 
 Invariants: the log is open at most once, and nothing works on it while it is closed or opened; a broker refuses before
 it ends a role, leads before it serves, and is announced after it serves. At most one of the actions that take their
-time (`EndRole`, `OpenLog`) is under way; its end is an event. Loop rule: one thread. Pure: `member` carries the actions
-out in the order of its `RoleOrders`, and so does `tests/sim/cluster`, on a simulated disk.
+time (`EndRole`, `OpenLog`) is under way; its end is an event. Loop rule: one thread. Pure: `role_queue` carries the
+actions out in the order of `RoleOrders`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogOpened:
     """The log is open in the role that `OpenLog` named."""
 
     is_damaged: bool = False
-    """A replica's log has damaged parts."""
+    """It has damaged parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,14 @@ Event = Start | Ordered | Withdrawn | SetChanged | RoleEnded | LogOpened | Stood
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A role is being taken: tell the controllers how the log stands, while it is open."""
+    """A role is being taken; the log is open still."""
 
     role: RoleChange
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The role is taken: tell the controllers how the log stands."""
+    """The role is taken; the log is open again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +373,7 @@ class GroupNode:
     def _opened(self, *, is_damaged: bool) -> Actions:
         self.phase = NodePhase.IN_ROLE
         loss: Actions = ()
-        if is_damaged:
+        if is_damaged and self.epoch is None:
             self._order = self._wanted = None
             loss = (ReportLoss(),)
         if self._wanted is not None:
@@ -400,10 +400,10 @@ def _renewed(role: RoleChange | None, view: KnownGroup) -> RoleChange | None:
 class RoleOrders:
     """What a node has decided and nobody has done yet, in its order, for whoever carries it out."""
 
-    def __init__(self, node: GroupNode, due: Callable[[], None]) -> None:
-        """`due` is called when something may be to do."""
+    def __init__(self, node: GroupNode, due: Callable[[], None], beat: Callable[[], None]) -> None:
+        """`due` is called when something may be to do; `beat` tells the controllers how the log stands."""
         self.node = node
-        self._due = due
+        self._due, self._beat = due, beat
         self.todo: deque[Action] = deque()
         self._is_paused = False
         self._wanted: RoleChange | None = None
@@ -445,6 +445,13 @@ class RoleOrders:
         """Let the node decide what an event means; it is carried out later."""
         self.todo.extend(self.node.step(event))
         self._due()
+
+    def take(self) -> Action:
+        """The next action, to be done now."""
+        action = self.todo.popleft()
+        if isinstance(action, (Begin, Finish)):
+            self._beat()  # the log is closed and opened in between, in this loop: no heartbeat is sent meanwhile
+        return action
 
     def give_up(self, address: str, epoch: int) -> None:
         """What is not done yet is never done: the process is to end; the arguments are those of `Stop`."""

@@ -154,14 +154,17 @@ class MasterOfGroup:
         self._durability = DurabilityLog(config, self._members, log)
         self._proposing: set[asyncio.Task[None]] = set()
 
-    def start(self, former: int | None = None) -> None:
+    def begin(self, former: int | None) -> None:
         """Serve replicas and maintain the set; `former` was the master before."""
         self.term.begin(former)
         self._durability.start()
 
-    async def stop(self) -> None:
+    def end(self) -> None:
         """Confirm nothing more."""
         self.term.end()
+
+    async def rest(self) -> None:
+        """Wait until nothing of it is under way, after its end."""
         await self._durability.stop()
         for task in self._proposing:
             task.cancel()

@@ -4,7 +4,8 @@
                        served (`replica_reads`), every other request gets NOT_MASTER
     master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
 
-What a change of role takes, and in which order, is decided by `group_node`; it is done here.
+What a change of role takes, and in which order, is decided by `group_node` and carried out by `role_queue`; what that
+is for sockets and files is here.
 Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open.
 Loop thread only.
 """
@@ -28,25 +29,13 @@ from broker.roles.election_members import MODE as ELECTS_ITSELF
 from broker.roles.election_seat import ElectionSeat
 from broker.roles.group_node import (
     Action,
-    Announce,
-    CloseLog,
     ClosePorts,
     DamageFound,
     EndRole,
     Event,
-    Expect,
-    FenceOff,
-    Finish,
-    FollowMaster,
-    Lead,
-    Learn,
     LogOpened,
     OpenLog,
-    Refuse,
-    ReportLoss,
     RoleEnded,
-    Serve,
-    Suspend,
     Unfollow,
 )
 from broker.roles.group_requests import GroupRequests
@@ -62,6 +51,7 @@ from broker.roles.member_state import (
 )
 from broker.roles.replica_reads import ReplicaReads
 from broker.roles.replicas_manager import ReplicasManager
+from broker.roles.role_queue import RoleActions
 from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer
 from broker.roles.steps import KnownGroup
 from broker.store.log_store import LogStore
@@ -94,6 +84,165 @@ def is_present(settings: ReplicationConfig) -> bool:
     return (settings.acting_master or named) and not settings.learner
 
 
+class MemberHost:
+    """A member's log, streams, ports and clients, for its `RoleActions`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        data: MemberLog,
+        gate: RoleGate,
+        clients: ClientPort,
+        replicas: HaServer,
+        manager: ReplicasManager | ElectionManager,
+        make_serving: Callable[..., Serving],
+        failed: Callable[[Exception], None],
+        log: Any,
+    ) -> None:
+        self.serving: Serving | None = None
+        """What answers requests, from `lead` until the role has ended."""
+        self.stops = False
+        """Whether the process is to end: it stands in for no master any more."""
+        self._config, self._data, self._gate, self._clients, self._replicas = config, data, gate, clients, replicas
+        self._manager, self._make_serving, self._failed, self._log = manager, make_serving, failed, log
+        self._master: MasterOfGroup | None = None
+
+    @property
+    def _reads(self) -> ReplicaReads:
+        assert self._gate.reads is not None
+        return self._gate.reads
+
+    @property
+    def _store(self) -> LogStore:
+        assert self._data.store is not None
+        return self._data.store
+
+    @property
+    def _broker_id(self) -> int:
+        assert self._manager.steps.broker_id is not None
+        return self._manager.steps.broker_id
+
+    # -- as the master -------------------------------------------------------------------------------------------------
+
+    def lead(self, view: KnownGroup) -> MasterOfGroup:
+        """Make what leads, and everything that will answer clients."""
+        manager, store, clients = self._manager, self._store, self._clients
+        self._master = master = MasterOfGroup(
+            self._config, self._broker_id, view, store, self._replicas.streams, manager, self._log,
+            pauses=manager.pauses, doubt=self._gate.doubt,
+        )  # fmt: skip
+        self.serving = serving = self._make_serving(store, may_answer=manager.pauses.may_answer)
+        serving.tell_address(clients.host, clients.port)
+        if self._config.replication.replica_reads:
+            serving.broker.tools.identity.is_replica_read = master.has_replica
+        serving.start()
+        return master
+
+    def serve(self, epoch: int) -> None:
+        """Hand the requests of clients to what answers them."""
+        assert self.serving is not None
+        assert self._master is not None
+        refusal, may_answer = self._master.admission.refusal, self._manager.pauses.may_answer
+        self._gate.serve(self.serving.handlers, epoch, refusal, may_answer)
+
+    def announce(self) -> None:
+        """Tell clients and controllers the address."""
+        serving, acting = self.serving, self._reads.acting
+        assert serving is not None
+        serving.announce(self._clients.host, self._clients.port, self._config.controllers)
+        if acting is not None:
+            acting.lead(serving.broker.merges)
+
+    def suspend(self) -> None:
+        """Stand in for no master any more, and let requests wait: this broker is about to be it."""
+        if self._reads.acting is not None:
+            self._reads.acting.step_aside()
+        self._gate.suspend("this broker is about to be the master")
+
+    def give_up(self, address: str, epoch: int) -> None:
+        """Answer what is still to be answered."""
+        if self.serving is not None:
+            self.serving.give_up(giving_up(address, epoch))
+
+    def refuse(self, address: str, epoch: int) -> None:
+        """Answer nothing as a master any more."""
+        self._gate.refuse(address, epoch)
+
+    # -- as a replica --------------------------------------------------------------------------------------------------
+
+    def follow(self, view: KnownGroup, epoch: int) -> HaClient:
+        """Begin to copy the master's log."""
+        config = self._config
+        client = HaClient(
+            self._store, self._identity(), view.ha_address, epoch,
+            silence_ms=config.replication.stream_silence_limit_ms, superseded=self.superseded, failed=self._failed,
+            log=self._log, tls=ClientTls.of(config.dial_tls),
+        )  # fmt: skip
+        client.start()
+        return client
+
+    def _identity(self) -> ReplicaIdentity:
+        """What this replica tells its master of itself."""
+        config = self._config
+        signer = read_signer(config.access_key_file) if config.access_key_file is not None else None
+        return ReplicaIdentity(
+            broker=self._broker_id, cluster=config.cluster_name, group=config.broker_name,
+            is_learner=config.replication.learner or not self._manager.is_counted,
+            access_key=signer.access_key if signer is not None else "",
+            secret=signer.secret if signer is not None else None,
+        )  # fmt: skip
+
+    def fenced_below(self, epoch: int) -> int:
+        """The epoch that the master of `epoch` is told."""
+        return self._manager.fenced_below(epoch)
+
+    def superseded(self, epoch: int) -> None:
+        """A peer knows of a newer epoch than ours: the controllers know who leads in it."""
+        self._log.warning("newer_epoch_heard", epoch=epoch)
+        self._manager.ask_again()
+
+    def unreachable(self, address: str) -> None:
+        """The master cannot be followed until it tells where."""
+        self._log.warning("master_tells_no_replication_address", address=address)
+
+    # -- in any role ---------------------------------------------------------------------------------------------------
+
+    def close_log(self) -> None:
+        """Close the log and what reads it."""
+        self._reads.close()
+        self._data.close()
+
+    def lost_something(self) -> None:
+        """The log has lost something."""
+        self._manager.lost_something()
+
+    def finish(self) -> None:
+        """A role is taken; a broker that is not the master stands by."""
+        self.follow_users(follow=self.serving is None)
+        if self.serving is None:
+            self.stand_by()
+
+    def stand_by(self) -> None:
+        """As a replica be ready to stand in for the master, and give it what was kept for it."""
+        steps = self._manager.steps
+        if self._reads.acting is not None and not self.stops:
+            number = steps.broker_id if steps.is_applied else None
+            here = addresses(self._config, self._clients, self._replicas)[0]
+            self._reads.acting.stand_by(None if number is None else (number, here))
+
+    def follow_users(self, *, follow: bool) -> None:
+        """As a replica follow the users that the controllers hold; a master's come from its log."""
+        users = self._gate.users
+        if users is not None:
+            (users.start if follow else users.stop)()
+
+
+def addresses(config: BrokerConfig, clients: ClientPort, replicas: HaServer) -> tuple[str, str]:
+    """Where clients and replicas reach this broker."""
+    advertised = config.replication.advertised_address
+    return join_address(clients.host, clients.port), advertised or join_address(clients.host, replicas.port)
+
+
 class GroupMember:
     """One broker of a group from its start to its stop."""
 
@@ -111,15 +260,11 @@ class GroupMember:
         log: Any,
     ) -> None:
         self.config = config
-        self.serving: Serving | None = None
-        """What answers requests; there while this broker is the master."""
-        self.master: MasterOfGroup | None = None
-        self.client: HaClient | None = None
         self._data = MemberLog(config, clock, faults, log, failed)
-        self._make_serving = partial(
+        make_serving = partial(
             Serving, config, clock=clock, registry=registry, log=log, connect=connect, authorizer=authorizer
         )
-        self._registry, self._failed, self._log = registry, failed, log
+        self._registry, self._log = registry, log
         self._leaving: set[asyncio.Task[None]] = set()
         self._stopped = False
         always: dict[int, Handler] = {
@@ -148,6 +293,10 @@ class GroupMember:
             self.manager = ReplicasManager(
                 config, self, connect=connect, addresses=self._addresses, failed=failed, log=log
             )
+        self._host = MemberHost(
+            config, self._data, self.gate, self.clients, self.replicas, self.manager, make_serving, failed, log
+        )
+        self._actions: RoleActions[HaClient, MasterOfGroup] = RoleActions(self._host, self.replicas.streams)
         controllers = self.manager.controllers
         if is_present(config.replication):
             self._reads.acting = ActingReplica(
@@ -169,15 +318,15 @@ class GroupMember:
         self.manager.start()
         if self._reads.acting is not None:
             self._reads.acting.start()
-            self._stand_by()
+            self._host.stand_by()
         return port
 
     async def stop(self) -> None:
         """Give the role up, close ports and log; more than once is fine."""
         if self._stopped:
             return
-        self._stopped = True
-        self._follow_users(follow=False)
+        self._stopped = self._host.stops = True
+        self._host.follow_users(follow=False)
         address, epoch = await self._hand_over()
         if self._reads.acting is not None:
             await self._reads.acting.stop()
@@ -212,64 +361,25 @@ class GroupMember:
 
     async def carry_out(self, action: Action) -> Event | None:
         """Do what `GroupNode` decided; the event that it waits for, None for what is done at once."""
+        client, master = self.client, self.master
+        self._actions.carry_out(action)
         match action:
             case EndRole(good_bye):
-                await self._end_role(good_bye=good_bye)
+                await self._end_role(client, master, good_bye=good_bye)
                 return RoleEnded()
             case OpenLog(epoch):
                 return LogOpened(is_damaged=await self._open(epoch))
-            case Unfollow():
-                client, self.client = self.client, None
-                if client is not None:
-                    await client.stop()
+            case Unfollow() if client is not None:
+                await client.rest()
             case ClosePorts():
                 await self._close_ports()
-            case FollowMaster(view):
-                self._follow(view)
-            case ReportLoss():
-                self.manager.lost_something()
-            case Suspend():
-                self._suspend()
-            case Expect():
-                self.replicas.streams.expect()
-            case _:
-                self._do(action)
         return None
 
-    def _do(self, action: Action) -> None:
-        match action:
-            case Refuse(address, epoch):
-                self._refuse(address, epoch)
-            case CloseLog():
-                self._reads.close()
-                self._data.close()
-            case Lead(view, former):
-                self._lead(view, former)
-            case Serve(epoch):
-                self._serve(epoch)
-            case Announce():
-                self._announce()
-            case Learn(view):
-                assert self.master is not None
-                self.master.learn(view)
-            case FenceOff(epoch):
-                if self.client is not None:
-                    self.client.following.move(self.client.following.address, epoch)
-            case Finish():
-                self._finish()
-
-    def _suspend(self) -> None:
-        """Stand in for no master any more, and let requests wait: this broker is about to be it."""
-        if self._reads.acting is not None:
-            self._reads.acting.step_aside()
-        self.gate.suspend("this broker is about to be the master")
-
     async def _open(self, epoch: int | None) -> bool:
-        """Open the log for a role; whether it is a replica's with damaged parts."""
+        """Open the log for a role; whether it has damaged parts."""
         if epoch is not None:
-            self._follow_users(follow=False)
-            await self._data.open("writer", epoch)
-            return False
+            self._host.follow_users(follow=False)
+            return bool((await self._data.open("writer", epoch)).quarantined)
         store = await self._data.open("replica")
         watch_store(self._registry, store)
         self._reads.open(store)
@@ -281,48 +391,6 @@ class GroupMember:
         self._log.error("replica_log_damaged", position=store.replica.sound_end, end=store.end_position)
         self.manager.queue.feed(DamageFound())
 
-    def _lead(self, view: KnownGroup, former: int | None) -> None:
-        """Be the master for the replicas, with everything there that will answer clients."""
-        store = self.store
-        assert store is not None
-        assert self.manager.steps.broker_id is not None
-        self.master = MasterOfGroup(
-            self.config, self.manager.steps.broker_id, view, store, self.replicas.streams, self.manager, self._log,
-            pauses=self.manager.pauses, doubt=self.gate.doubt,
-        )  # fmt: skip
-        self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)
-        serving.tell_address(self.clients.host, self.clients.port)
-        if self.config.replication.replica_reads:
-            serving.broker.tools.identity.is_replica_read = self.master.has_replica
-        serving.start()
-        self.master.start(former)
-
-    def _serve(self, epoch: int) -> None:
-        assert self.serving is not None
-        assert self.master is not None
-        self.gate.serve(self.serving.handlers, epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
-
-    def _announce(self) -> None:
-        serving, acting = self.serving, self._reads.acting
-        assert serving is not None
-        serving.announce(self.clients.host, self.clients.port, self.config.controllers)
-        if acting is not None:
-            acting.lead(serving.broker.merges)
-
-    def _finish(self) -> None:
-        """A role is taken; a broker that is not the master stands by."""
-        self._follow_users(follow=self.serving is None)
-        if self.serving is None:
-            self._stand_by()
-
-    def _stand_by(self) -> None:
-        """As a replica be ready to stand in for the master, and give it what was kept for it."""
-        steps = self.manager.steps
-        if self._reads.acting is not None and not self._stopped:
-            number = steps.broker_id if steps.is_applied else None
-            place = None if number is None else (number, self._addresses()[0])
-            self._reads.acting.stand_by(place)
-
     def _hears_master(self) -> bool:
         return self.client is not None and self.client.following.connected
 
@@ -331,28 +399,13 @@ class GroupMember:
         view = self.manager.steps.view
         return "" if view is None or view.master in (None, self.manager.steps.broker_id) else view.address
 
-    def _follow_users(self, *, follow: bool) -> None:
-        """As a replica follow the users that the controllers hold; a master's come from its log."""
-        users = self.gate.users
-        if users is not None:
-            (users.start if follow else users.stop)()
-
-    def _refuse(self, address: str, epoch: int) -> None:
-        """Answer nothing as a master any more, but first what is still to be answered."""
-        if self.serving is not None:
-            self.serving.give_up(giving_up(address, epoch))
-        self.gate.refuse(address, epoch)
-
-    async def _end_role(self, *, good_bye: bool) -> None:
-        """End what works on the log; the log itself stays open."""
-        client, self.client = self.client, None
+    async def _end_role(self, client: HaClient | None, master: MasterOfGroup | None, *, good_bye: bool) -> None:
+        """Wait for the end of what works on the log; the log itself stays open."""
         if client is not None:
-            await client.stop(good_bye=good_bye)
-        master, self.master = self.master, None
+            await client.rest()
         if master is not None:
-            await master.stop()
-        self.replicas.streams.step_down("this broker is not the master")
-        serving, self.serving = self.serving, None
+            await master.rest()
+        serving, self._host.serving = self.serving, None
         if serving is not None:
             if good_bye:
                 await serving.leave()
@@ -370,41 +423,29 @@ class GroupMember:
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    def _follow(self, view: KnownGroup) -> None:
-        store, epoch = self.store, self.manager.fenced_below(view.epoch)
-        assert store is not None
-        if self.client is not None:
-            self.client.following.move(view.ha_address, epoch)
-            return
-        config = self.config
-        self.client = HaClient(
-            store, self._identity(), view.ha_address, epoch, silence_ms=config.replication.stream_silence_limit_ms,
-            superseded=self._superseded, failed=self._failed, log=self._log, tls=ClientTls.of(config.dial_tls),
-        )  # fmt: skip
-        self.client.start()
-
-    def _identity(self) -> ReplicaIdentity:
-        """What this replica tells its master of itself."""
-        config = self.config
-        assert self.manager.steps.broker_id is not None
-        signer = read_signer(config.access_key_file) if config.access_key_file is not None else None
-        return ReplicaIdentity(
-            broker=self.manager.steps.broker_id, cluster=config.cluster_name, group=config.broker_name,
-            is_learner=config.replication.learner or not self.manager.is_counted,
-            access_key=signer.access_key if signer is not None else "",
-            secret=signer.secret if signer is not None else None,
-        )  # fmt: skip
-
     def _superseded(self, epoch: int) -> None:
-        """A peer knows of a newer epoch than ours: the controllers know who leads in it."""
-        self._log.warning("newer_epoch_heard", epoch=epoch)
-        self.manager.ask_again()
+        self._host.superseded(epoch)
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
     def log_state(self) -> Standing:
         """How the log stands, also while it is closed between two roles."""
         return self._data.standing()
+
+    @property
+    def serving(self) -> Serving | None:
+        """What answers requests; there while this broker is the master."""
+        return self._host.serving
+
+    @property
+    def client(self) -> HaClient | None:
+        """What copies the master's log."""
+        return self._actions.client
+
+    @property
+    def master(self) -> MasterOfGroup | None:
+        """What leads, while this broker is the master."""
+        return self._actions.master
 
     @property
     def store(self) -> LogStore | None:
@@ -444,8 +485,7 @@ class GroupMember:
         return picture(self)
 
     def _addresses(self) -> tuple[str, str]:
-        host, advertised = self.clients.host, self.config.replication.advertised_address
-        return join_address(host, self.clients.port), advertised or join_address(host, self.replicas.port)
+        return addresses(self.config, self.clients, self.replicas)
 
     def _role_pushed(self, _peer: Peer, command: Command) -> None:
         self.manager.pushed(command)

@@ -1,26 +1,47 @@
 """Carries out what a member's `GroupNode` decides, one action after the other.
 
-An action that fails ends the broker: its log may be neither open nor closed, and a restart finds out. Invariant: one
-action at a time, in the order in which they were decided. Loop thread only.
+    GroupNode --> RoleOrders --> RoleActions --> RoleHost      log, clients, controllers
+                                            '--> what follows and what leads now, the streams of replicas
+
+`RoleActions` is pure: the world is its `RoleHost`, so the simulation runs it on simulated disks. `RoleQueue` is a task
+of the loop. An action that fails ends the broker: its log may be neither open nor closed, and a restart finds out.
+Invariants: one action at a time, in the order in which they were decided; the log is open once. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from broker.replication.log_following import LogFollowing
+from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.group_node import (
     Action,
+    Announce,
     Begin,
     Broken,
+    CloseLog,
+    EndRole,
     Event,
+    Expect,
+    FenceOff,
     Finish,
+    FollowMaster,
     GroupNode,
+    Lead,
+    Learn,
     MasterUnreachable,
+    OpenLog,
+    Refuse,
+    ReportLoss,
     RoleOrders,
+    Serve,
     Start,
+    Suspend,
+    Unfollow,
 )
+from broker.roles.steps import KnownGroup
 from remoting import clock
 
 
@@ -52,6 +73,162 @@ class RoleExecutor(Protocol):
         ...
 
 
+class CopyingBroker(Protocol):
+    """What copies a master's log."""
+
+    following: LogFollowing
+
+
+class LeadingBroker(Protocol):
+    """A master in one epoch."""
+
+    def begin(self, former: int | None) -> None:
+        """Serve replicas; `former` was the master before."""
+
+    def learn(self, view: KnownGroup) -> None:
+        """The controllers have committed a set."""
+
+    def end(self) -> None:
+        """Confirm nothing more."""
+
+
+ClientT = TypeVar("ClientT", bound=CopyingBroker)
+MasterT = TypeVar("MasterT", bound=LeadingBroker)
+ClientT_co = TypeVar("ClientT_co", bound=CopyingBroker, covariant=True)
+MasterT_co = TypeVar("MasterT_co", bound=LeadingBroker, covariant=True)
+
+
+class RoleHost(Protocol[ClientT_co, MasterT_co]):
+    """A broker's log, clients and controllers; each call does one thing, at once."""
+
+    def follow(self, view: KnownGroup, epoch: int) -> ClientT_co:
+        """Begin to copy this master's log, and tell it this epoch."""
+        ...
+
+    def fenced_below(self, epoch: int) -> int:
+        """The epoch that a replica tells the master of `epoch`: a later one if it has voted since."""
+        ...
+
+    def lead(self, view: KnownGroup) -> MasterT_co:
+        """Make what leads in an epoch, and all that will answer clients."""
+        ...
+
+    def serve(self, epoch: int) -> None:
+        """Answer clients as the master."""
+
+    def announce(self) -> None:
+        """Tell everybody where the master is."""
+
+    def suspend(self) -> None:
+        """Let requests wait until it serves or refuses."""
+
+    def give_up(self, address: str, epoch: int) -> None:
+        """As the master: what waits for a confirmation has an unknown outcome; the arguments are those of `Refuse`."""
+
+    def refuse(self, address: str, epoch: int) -> None:
+        """Answer nothing as a master."""
+
+    def close_log(self) -> None:
+        """Close the log, if it could be opened."""
+
+    def lost_something(self) -> None:
+        """Tell the controllers that the log has lost something."""
+
+    def unreachable(self, address: str) -> None:
+        """The master tells no address for replicas."""
+
+    def finish(self) -> None:
+        """The role is taken."""
+
+
+class RoleActions(Generic[ClientT, MasterT]):
+    """What a broker has for its present role, and what each action does with it.
+
+    Of `EndRole`, `OpenLog`, `Unfollow` and `ClosePorts` only what is done at once; whoever carries out the rest, which
+    takes its time, tells the node.
+    """
+
+    def __init__(self, host: RoleHost[ClientT, MasterT], streams: ReplicaStreams) -> None:
+        self.client: ClientT | None = None
+        """What copies a master's log; None where none is followed."""
+        self.master: MasterT | None = None
+        """What leads; None while this broker does not."""
+        self._host, self._streams = host, streams
+        self._is_open = False
+
+    def carry_out(self, action: Action) -> None:
+        """Do what the node decided, with what there is for the role."""
+        host = self._host
+        match action:
+            case Refuse(address, epoch):
+                if self.master is not None:
+                    host.give_up(address, epoch)
+                host.refuse(address, epoch)
+            case Suspend():
+                host.suspend()
+            case Expect():
+                self._streams.expect()
+            case EndRole(good_bye):
+                self._end(good_bye=good_bye)
+            case OpenLog():
+                assert not self._is_open, "a log is open once"
+                self._is_open = True
+            case CloseLog():
+                self._is_open = False
+                host.close_log()
+            case Lead(view, former):
+                self.master = master = host.lead(view)
+                master.begin(former)
+            case _:
+                self._replicate(action)
+
+    def _replicate(self, action: Action) -> None:
+        host = self._host
+        match action:
+            case FollowMaster(view):
+                self._follow(view)
+            case FenceOff(epoch):
+                self._fence(epoch)
+            case Unfollow():
+                self._unfollow(good_bye=False)
+            case Learn(view):
+                assert self.master is not None
+                self.master.learn(view)
+            case ReportLoss():
+                host.lost_something()
+            case MasterUnreachable(address):
+                host.unreachable(address)
+            case Serve(epoch):
+                host.serve(epoch)
+            case Announce():
+                host.announce()
+            case Finish():
+                host.finish()
+
+    def _end(self, *, good_bye: bool) -> None:
+        self._unfollow(good_bye=good_bye)
+        master, self.master = self.master, None
+        if master is not None:
+            master.end()
+        self._streams.step_down("this broker is not the master")
+
+    def _follow(self, view: KnownGroup) -> None:
+        epoch = self._host.fenced_below(view.epoch)
+        if self.client is None:
+            self.client = self._host.follow(view, epoch)
+        else:
+            self.client.following.move(view.ha_address, epoch)
+
+    def _fence(self, epoch: int) -> None:
+        if self.client is not None:
+            self.client.following.fence(epoch)
+
+    def _unfollow(self, *, good_bye: bool) -> None:
+        client, self.client = self.client, None
+        if client is not None:
+            client.following.stop(good_bye=good_bye)
+
+
 class RoleQueue:
     """What is to be done for the roles of one member, as a task of the loop."""
 
@@ -60,10 +237,10 @@ class RoleQueue:
     ) -> None:
         """`beat` is called before and after each change of role; `failed` gets the error of an action."""
         self._changed = asyncio.Event()
-        self._orders = orders = RoleOrders(GroupNode(), self._changed.set)
+        self._orders = orders = RoleOrders(GroupNode(), self._changed.set, beat)
         self.node, self.feed, self.drop, self.report = orders.node, orders.feed, orders.drop, orders.report
         self.pause, self.resume = orders.pause, orders.resume
-        self._member, self._beat, self._failed, self._log = member, beat, failed, log
+        self._member, self._failed, self._log = member, failed, log
         self._began_ms = 0
 
     async def start(self) -> None:
@@ -91,29 +268,21 @@ class RoleQueue:
 
     async def _carry_out(self) -> None:
         while self._orders.todo:
-            event = await self._done(self._orders.todo.popleft())
+            event = await self._done(self._orders.take())
             if event is not None:
                 self._orders.todo.extend(self.node.step(event))
 
     async def _done(self, action: Action) -> Event | None:
-        """Do one; what a change is like for others, and for the log, is said here."""
-        match action:
-            case Begin(role):
-                self._began_ms = _now_ms()
-                self._log.info(
-                    "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",
-                    epoch=role.view.epoch, master=role.view.master, address=role.view.address,
-                )  # fmt: skip
-                self._beat()  # the log is closed and opened in this loop: no heartbeat is sent meanwhile
-            case Finish():
-                await self._member.carry_out(action)
-                self._log.info("role_ready", took_ms=_now_ms() - self._began_ms)
-                self._beat()
-            case MasterUnreachable(address):
-                self._log.warning("master_tells_no_replication_address", address=address)
-            case _:
-                return await self._member.carry_out(action)
-        return None
+        if isinstance(action, Begin):
+            role, self._began_ms = action.role, _now_ms()
+            self._log.info(
+                "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",
+                epoch=role.view.epoch, master=role.view.master, address=role.view.address,
+            )  # fmt: skip
+        event = await self._member.carry_out(action)
+        if isinstance(action, Finish):
+            self._log.info("role_ready", took_ms=_now_ms() - self._began_ms)
+        return event
 
 
 def _now_ms() -> int:

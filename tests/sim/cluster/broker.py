@@ -21,6 +21,7 @@ from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.election import Elector
 from broker.roles.group_node import DamageFound, GroupNode, Start, StoodStill
+from broker.roles.role_queue import RoleActions
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
 from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from broker.store.index.reader import Reader
@@ -61,6 +62,7 @@ class Build:
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
     steps: type[ReplicaSteps] = ReplicaSteps
     node: type[GroupNode] = GroupNode
+    actions: type[RoleActions[Following, Leading]] = RoleActions
     is_stored: bool = False
     """Logs are the shipped store's, on simulated disks, instead of models."""
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -85,6 +87,10 @@ class Cluster:
     disks: Disks | None = None
     """There if the logs are stored."""
     has_retention: bool = False
+
+    def named(self, name: str) -> Broker:
+        """The broker of that name, which is its address too."""
+        return next(each for each in self.brokers if each.name == name)
 
     def master(self) -> Broker | None:
         """The broker that the controllers name, if it runs and knows."""
@@ -137,15 +143,13 @@ class Broker(Node):
         self.came_back = -1.0
         """When this process last resumed after a pause longer than a master may take."""
         self._stands_since = 0.0
-        self.roles = Roles(self)
-        self.leading: Leading | None = None
         self.serving: Leading | None = None
         """The same while clients are answered."""
         self.opened: Any = None
         """The log as the present role has it open."""
         self.host = self._stream_host()
         self.streams = self.cluster.build.streams(self.host, keys={}, open_to_all=True, superseded=self.superseded)
-        self.following: Following | None = None
+        self.roles = Roles(self)
         self.is_fenced = True
         self._flushing = False
         self._generation = 0
@@ -359,27 +363,27 @@ class Broker(Node):
         """Who confirms what the master of an epoch writes, where the controllers do not say it."""
         return None
 
-    def lead(self, view: KnownGroup, former: int | None) -> None:
-        """Be the master for the replicas."""
+    @property
+    def leading(self) -> Leading | None:
+        """Its term, while it is the master."""
+        return self.roles.actions.master
+
+    @property
+    def following(self) -> Following | None:
+        """What copies a master's log."""
+        return self.roles.actions.client
+
+    def lead(self, view: KnownGroup) -> Leading:
+        """Make what leads."""
         log, cluster = self.log, self.cluster
         self.world.tell(self.name, f"is master of epoch {view.epoch} from {log.end} on, in sync {sorted(view.members)}")
         build = cluster.build
         rules = TermRules(CLUSTER, GROUP, cluster.acknowledge, cluster.pace.settings, build.leader, build.members)
         assert self.opened is not None
         core = rules.begin(self.ident, view, self.opened, int(self.world.now), self.majority(view.epoch))
-        self.leading = Leading(self, core)
         if "promoted-shows-all" in self.flags:
             core.confirm_position = log.end
-        self.leading.term.begin(former)
-        self.flush()
-
-    def follow(self, master: int, epoch: int) -> None:
-        """Copy this broker's log."""
-        leader, epoch = self.cluster.brokers[master - 1], self.fenced_below(epoch)
-        if self.following is None:
-            self.following = Following(self, leader, epoch)
-        else:
-            self.following.move(leader, epoch)
+        return Leading(self, core)
 
     def fenced_below(self, epoch: int) -> int:
         """The epoch that a replica tells the master of `epoch`."""

@@ -235,7 +235,7 @@ class ElectingBroker(Broker):
                 and self.following is not None
                 and "acknowledges-after-voting" not in self.flags
             ):
-                self.following.move(self.following.master, elector.vote.term)
+                self.following.following.fence(elector.vote.term)
             self.vote = elector.vote
         self._publish()
         asks, elector.outbox = elector.outbox, []

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 class Following:
     """Following one master."""
 
-    def __init__(self, broker: Broker, master: Broker, epoch: int) -> None:
-        self.broker, self.master, self.epoch = broker, master, epoch
+    def __init__(self, broker: Broker, address: str, epoch: int) -> None:
+        self.broker = broker
         assert broker.opened is not None
-        self.shipped = broker.cluster.build.following(
-            broker.host, broker.opened, self._follower(), master.name, epoch,
+        self.following = broker.cluster.build.following(
+            broker.host, broker.opened, self._follower(), address, epoch,
             silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=broker.superseded,
             failed=self._failed,
         )  # fmt: skip
-        self.shipped.start()
+        self.following.start()
+
+    @property
+    def master(self) -> Broker:
+        """Whose log is copied."""
+        return self.broker.cluster.named(self.following.address)
 
     def _follower(self) -> Callable[..., Follower]:
         broker = self.broker
@@ -36,7 +41,7 @@ class Following:
 
     def introduce(self) -> None:
         """The broker is a learner, or one no more."""
-        self.shipped.introduce(self._follower())
+        self.following.introduce(self._follower())
 
     def _dial(self, _address: str, stream: MasterStream) -> MasterSide:
         return MasterSide(self, stream)
@@ -47,20 +52,11 @@ class Following:
             raise error
         raise Violation("no replica's log fails", str(error)) from error
 
-    def move(self, master: Broker, epoch: int) -> None:
-        """Another master, or the same one in a newer epoch."""
-        self.master, self.epoch = master, epoch
-        self.shipped.move(master.name, epoch)
-
     def continues(self, epoch: int) -> bool:
         """Whether the master's stream of this epoch continues here."""
-        stream = self.shipped.stream
+        stream = self.following.stream
         follower = stream.follower if stream is not None else None
         return follower is not None and follower.stage is LinkPhase.STREAMING and follower.epoch == epoch
-
-    def close(self, *, good_bye: bool) -> None:
-        """Another role, or none."""
-        self.shipped.stop(good_bye=good_bye)
 
 
 class MasterSide(Side):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
+from broker.roles.steps import KnownGroup
 from broker.roles.term import TermHandOver
 from controller.replicas.group import AlterSyncStateSet, GroupView
 from tests.sim.cluster.asking import LOST, known
@@ -155,8 +156,18 @@ class Leading:
             answered(is_taken)
         self._waiting.clear()
 
-    def close(self) -> None:
+    def begin(self, former: int | None) -> None:
+        """Serve replicas, and have what the log has by now flushed."""
+        self.term.begin(former)
+        self.broker.flush()
+
+    def learn(self, view: KnownGroup) -> None:
+        """The controllers have committed a set."""
+        self.term.learn(view)
+
+    def end(self) -> None:
         """No longer master."""
+        self.broker.world.tell(self.broker.name, f"resigns from epoch {self.core.epoch}")
         self.term.end()
 
 

@@ -1,4 +1,5 @@
-"""Planted bugs of changes of role, as in `plants`: what the shipped `GroupNode` decides, with one thing left out."""
+"""Planted bugs of changes of role, as in `plants`: what the shipped `GroupNode` decides, and `RoleActions` does,
+with one thing left out."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from broker.roles.group_node import (
     Suspend,
     Unfollow,
 )
+from broker.roles.role_queue import RoleActions
+from broker.roles.steps import KnownGroup
 from tests.sim.cluster.broker import Build
+from tests.sim.cluster.following import Following
+from tests.sim.cluster.leading import Leading
 
 TAKING = (NodePhase.ENDING, NodePhase.OPENING)
 
@@ -166,7 +171,56 @@ class RefusesWhoWaits(GroupNode):
         return *_without(actions[:at], Refuse), *suspend, *refuse, *actions[at + 1 :]
 
 
+class CopiesIntoAClosedLog(RoleActions[Following, Leading]):
+    """Who copied a master's log as a replica goes on when the role ends."""
+
+    def _unfollow(self, *, good_bye: bool) -> None:
+        self.client = None
+
+
+class CopiesTwoMasters(RoleActions[Following, Leading]):
+    """The log of another master is copied beside that of the former one."""
+
+    def _follow(self, view: KnownGroup) -> None:
+        self.client = None
+        super()._follow(view)
+
+
+class LeadsOn(RoleActions[Following, Leading]):
+    """The term of a master does not end with its role."""
+
+    def _end(self, *, good_bye: bool) -> None:
+        self.master = None
+        super()._end(good_bye=good_bye)
+
+
+class LeadsNobody(RoleActions[Following, Leading]):
+    """A new master takes messages, and does not serve replicas."""
+
+    def carry_out(self, action: Action) -> None:
+        if isinstance(action, Lead):
+            self.master = self._host.lead(action.view)
+        else:
+            super().carry_out(action)
+
+
+class GivesNothingUp(RoleActions[Following, Leading]):
+    """Clients that wait for a confirmation when the role ends are never answered."""
+
+    def carry_out(self, action: Action) -> None:
+        master = self.master
+        if isinstance(action, Refuse):
+            self.master = None
+        super().carry_out(action)
+        if isinstance(action, Refuse):
+            self.master = master
+
+
 PLANTS: dict[str, Build] = {
+    "copies-into-a-closed-log": Build(actions=CopiesIntoAClosedLog),
+    "copies-two-masters": Build(actions=CopiesTwoMasters),
+    "leads-on": Build(actions=LeadsOn),
+    "leads-nobody": Build(actions=LeadsNobody),
     "answers-until-its-end": Build(node=AnswersUntilItsEnd),
     "leaves-nothing": Build(node=LeavesNothing),
     "stays-a-writer": Build(node=StaysAWriter),
@@ -180,6 +234,7 @@ PLANTS: dict[str, Build] = {
 }
 
 TOLD: dict[str, Build] = {
+    "gives-nothing-up": Build(actions=GivesNothingUp),
     "trusts-who-came-before-its-pause": Build(node=TrustsWhoCameBefore),
     "leads-with-the-ordered-set": Build(node=LeadsWithTheOrderedSet),
     "hides-its-damage": Build(node=HidesItsDamage),

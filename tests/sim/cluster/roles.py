@@ -1,4 +1,4 @@
-"""A broker's changes of role: the shipped `GroupNode`, whose actions are carried out on the model log and the network.
+"""A broker's changes of role: the shipped `GroupNode` and `RoleActions`, on the model log and the network.
 
 What is decided is done a moment later, as a task of the product's loop does it, and what takes its time there takes
 its time here: meanwhile reports and orders arrive, the process may be paused, killed or stopped.
@@ -6,44 +6,83 @@ its time here: meanwhile reports and orders arrive, the process may be paused, k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.roles.group_node import (
-    Announce,
-    Begin,
-    CloseLog,
     ClosePorts,
     EndRole,
     Event,
-    Expect,
-    FenceOff,
-    Finish,
-    FollowMaster,
-    Lead,
-    Learn,
     LogOpened,
     NodePhase,
     OpenLog,
-    Refuse,
-    ReportLoss,
     RoleEnded,
     RoleOrders,
-    Serve,
-    Suspend,
-    Unfollow,
 )
+from broker.roles.role_queue import RoleActions
+from broker.roles.steps import KnownGroup
+from tests.sim.cluster.following import Following
 from tests.sim.cluster.world import Violation
 
 if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
+    from tests.sim.cluster.leading import Leading
+
+
+class SimulatedHost:
+    """A broker's log, clients and controllers, for its `RoleActions`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.fenced_below, self.lead = broker.fenced_below, broker.lead
+        self.suspend, self.lost_something = broker.hold, broker.lost_something
+
+    def follow(self, view: KnownGroup, epoch: int) -> Following:
+        """Over the network."""
+        return Following(self._broker, view.ha_address, epoch)
+
+    def serve(self, _epoch: int) -> None:
+        """Clients that wait are answered."""
+        self._broker.serving = self._broker.leading
+        self._broker.release()
+
+    def announce(self) -> None:
+        """Clients find it by themselves."""
+        self._broker.cluster.judge.announced(self._broker)
+
+    def give_up(self, _address: str, _epoch: int) -> None:
+        """Clients that wait learn nothing."""
+        if self._broker.leading is not None:
+            self._broker.leading.give_up()
+        self._broker.log.confirm_no_more()
+
+    def refuse(self, _address: str, _epoch: int) -> None:
+        """Clients ask another broker."""
+        self._broker.serving = None
+        self._broker.release()
+
+    def close_log(self) -> None:
+        """Nothing uses it any more."""
+        if self._broker.opened is not None:
+            self._broker.opened.close()
+            self._broker.opened = None
+
+    def unreachable(self, address: str) -> None:
+        """Everybody tells where it is."""
+        raise Violation("every master can be followed", f"{self._broker.name}: {address}")
+
+    def finish(self) -> None:
+        """There is nothing else to do for a role."""
 
 
 class Roles(RoleOrders):
     """From one start of a broker to its end."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__(broker.cluster.build.node(), self._go_on_soon)
+        super().__init__(broker.cluster.build.node(), self._go_on_soon, broker.beat)
         self._broker = broker
+        self.actions: RoleActions[Following, Leading] = broker.cluster.build.actions(
+            SimulatedHost(broker), broker.streams
+        )
         self._turn: object | None = None
         """What goes on later; None while nothing is to be done."""
 
@@ -68,93 +107,24 @@ class Roles(RoleOrders):
         if event is not None:
             self.todo.extend(self.node.step(event))
         while self.todo:
-            action = self.todo.popleft()
-            if isinstance(action, (EndRole, OpenLog)):
-                self._begin(action)
-                return
-            self._do(action)
+            action = self.take()
+            self.actions.carry_out(action)
+            match action:
+                case EndRole():
+                    self._later(self._broker.lag_ms(), RoleEnded())
+                    return
+                case OpenLog():
+                    self._later(self._broker.opening_ms(), LogOpened())
+                    return
+                case ClosePorts():
+                    self._broker.hang_up()
         self._turn = None
-
-    def _begin(self, action: EndRole | OpenLog) -> None:
-        """Begin what takes its time."""
-        broker = self._broker
-        if isinstance(action, OpenLog):
-            if broker.opened is not None:
-                raise Violation("a log is open once", f"{broker.name}: {action}")
-            self._later(broker.opening_ms(), LogOpened())
-            return
-        if broker.following is not None:
-            broker.following.close(good_bye=action.good_bye)
-            broker.following = None
-        if broker.leading is not None:
-            broker.world.tell(broker.name, f"resigns from epoch {broker.leading.core.epoch}")
-            broker.leading.close()
-            broker.leading = None
-            broker.log.confirm_no_more()
-        broker.streams.step_down("this broker is not the master")
-        self._later(broker.lag_ms(), RoleEnded())
+        if self.node.phase is NodePhase.STOPPED:
+            self._broker.left()
 
     def _opened(self) -> LogOpened:
         broker, epoch = self._broker, self.node.epoch
         if epoch is not None:
             broker.cluster.judge.begins_epoch(broker.ident, epoch, broker.name)
         broker.opened = broker.open_log(epoch or 0)
-        return LogOpened(is_damaged=epoch is None and broker.knows_damage())
-
-    def _do(self, action: Any) -> None:
-        broker = self._broker
-        match action:
-            case Begin() | Finish():
-                broker.beat()
-            case Refuse():
-                if broker.serving is not None:
-                    broker.serving.give_up()
-                broker.serving = None
-                broker.release()
-            case Suspend():
-                broker.hold()
-            case Lead(view, former):
-                broker.lead(view, former)
-            case Serve():
-                broker.serving = broker.leading
-                broker.release()
-            case Announce():
-                broker.cluster.judge.announced(broker)
-            case Learn(view):
-                assert broker.leading is not None
-                broker.leading.term.learn(view)
-            case CloseLog():
-                self._close()
-            case _:
-                self._replicate(action)
-
-    def _replicate(self, action: Any) -> None:
-        """What a change of role means for connections to other brokers, and for what is said of the log."""
-        broker = self._broker
-        match action:
-            case Expect():
-                broker.streams.expect()
-            case FollowMaster(view):
-                assert view.master is not None
-                broker.follow(view.master, view.epoch)
-            case FenceOff(epoch):
-                if broker.following is not None:
-                    broker.following.move(broker.following.master, epoch)
-            case Unfollow():
-                if broker.following is not None:
-                    broker.following.close(good_bye=False)
-                    broker.following = None
-            case ReportLoss():
-                broker.lost_something()
-            case ClosePorts():
-                broker.hang_up()
-            case _:
-                raise Violation("every action is carried out", f"{broker.name}: {action}")
-
-    def _close(self) -> None:
-        broker = self._broker
-        if broker.opened is not None:
-            broker.opened.close()
-            broker.opened = None
-        if self.node.phase is NodePhase.STOPPED:
-            broker.left()
+        return LogOpened(is_damaged=broker.knows_damage())

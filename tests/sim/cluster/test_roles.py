@@ -185,6 +185,26 @@ def stops_as_master(story: Story) -> None:
     story.end()
 
 
+def replaced_while_clients_wait(story: Story) -> None:
+    """Clients of a master that nobody follows any more are told as soon as it knows, and nothing more."""
+    story.settle(1, 2, 3)
+    old = story.master
+    story.cut([old], story.others(old), controllers=True)
+    waiting = story.append(old, 2)
+    story.until(lambda: story.cluster.master() not in (None, old))
+    assert not any(ident in story.answers for ident in waiting)
+    story.heal()
+    story.until(lambda: old.leading is None)
+    assert [story.answers.get(ident) for ident in waiting] == [False] * 2
+    story.end()
+
+
+def test_who_waits_for_a_master_that_is_replaced_is_told() -> None:
+    replaced_while_clients_wait(Story())
+    with pytest.raises(AssertionError):
+        replaced_while_clients_wait(Story(TOLD["gives-nothing-up"]))
+
+
 @pytest.mark.parametrize("elects", [False, True])
 def test_a_master_stops_in_order(elects: bool) -> None:
     stops_as_master(Story(Build(elects=elects)))
@@ -226,6 +246,7 @@ def test_another_member_is_made_the_master(tell: Callable[[Story], None]) -> Non
 
 def test_every_bug_has_its_story() -> None:
     assert set(TOLD) == {
+        "gives-nothing-up",
         "leads-with-the-ordered-set",
         "trusts-who-came-before-its-pause",
         "hides-its-damage",

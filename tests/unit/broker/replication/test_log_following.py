@@ -194,6 +194,15 @@ def test_a_move_ends_the_connection_and_dials_the_other_address_at_once() -> Non
     assert replica.line.is_dropped, "an older master"
 
 
+def test_who_is_fenced_off_tells_the_same_master_a_later_epoch() -> None:
+    replica = Replica()
+    replica.line.copies()
+    replica.following.fence(6)
+    assert replica.line.is_dropped
+    assert replica.end() == 0.0
+    assert (replica.line.address, replica.following.epoch) == ("a:1", 6)
+
+
 def test_a_move_in_a_pause_dials_once() -> None:
     replica = Replica()
     replica.line.stream.ended("gone")

@@ -12,13 +12,13 @@ class Following:
     """A stream from a master of epoch 4, which notes what it is asked for."""
 
     def __init__(self) -> None:
-        self.address, self.epoch, self.connected = "h:1", 4, True
-        self.moves: list[tuple[str, int]] = []
+        self.epoch, self.connected = 4, True
+        self.fences: list[int] = []
         self.introduced: list[bool] = []
         self.following = self
 
-    def move(self, address: str, epoch: int) -> None:
-        self.moves.append((address, epoch))
+    def fence(self, epoch: int) -> None:
+        self.fences.append(epoch)
 
     def introduce(self, *, is_learner: bool) -> None:
         self.introduced.append(is_learner)
@@ -46,7 +46,7 @@ def test_a_later_term_ends_the_stream_and_a_voter_is_introduced_once() -> None:
     client = Following()
     one = seat(client)
     one.fence(5)
-    assert client.moves == [("h:1", 5)]
+    assert client.fences == [5]
     one.count_copies(counted=True)
     assert client.introduced == []
     one.count_copies(counted=False)

@@ -147,6 +147,10 @@ def test_a_log_that_opens_damaged_waits_for_the_controllers() -> None:
     first.step(Start())
     first.step(ordered(view(4, 2)))
     assert first.step(LogOpened(is_damaged=True)) == (ReportLoss(),)
+    master = GroupNode()
+    for event in (Start(), LogOpened(), ordered(view(4)), RoleEnded()):
+        master.step(event)
+    assert Serve(4) in master.step(LogOpened(is_damaged=True)), "a master resigns when another one has everything"
 
 
 def test_a_master_whose_log_is_damaged_stays_until_it_is_replaced() -> None:
@@ -215,7 +219,7 @@ class Shell:
         slow, self.slow = self.slow, None
         if isinstance(slow, OpenLog):
             self.opened = slow.epoch or 0
-            self.feed(LogOpened(is_damaged=is_damaged and slow.epoch is None))
+            self.feed(LogOpened(is_damaged=is_damaged))
         elif slow is not None:
             self.leads = self.follows = self.announced = 0
             self.feed(RoleEnded())

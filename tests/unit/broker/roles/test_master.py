@@ -57,11 +57,12 @@ class Group:
 
     async def start(self) -> str:
         await self.server.start("127.0.0.1", 0)
-        self.master.start()
+        self.master.begin(None)
         return f"127.0.0.1:{self.server.port}"
 
     async def stop(self) -> None:
-        await self.master.stop()
+        self.master.end()
+        await self.master.rest()
         await self.server.stop()
         self.store.close()
 

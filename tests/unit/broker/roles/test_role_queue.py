@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from broker.roles.group_node import (
     Action,
+    Announce,
     CloseLog,
     ClosePorts,
     EndRole,
     Event,
+    Expect,
+    FenceOff,
     Finish,
+    FollowMaster,
     GroupNode,
     Lead,
     Learn,
     LogOpened,
+    MasterUnreachable,
     OpenLog,
     Refuse,
+    ReportLoss,
     RoleEnded,
     RoleOrders,
     Serve,
     Start,
+    Suspend,
+    Unfollow,
 )
-from broker.roles.role_queue import RoleQueue
+from broker.roles.role_queue import RoleActions, RoleQueue
 from broker.roles.steps import KnownGroup, ReplicaSteps
 from runtime.logs import get_logger
 
@@ -146,7 +157,7 @@ async def test_while_it_is_paused_only_the_newest_role_is_kept() -> None:
 
 def test_a_new_epoch_is_written_down_before_its_role_is_wanted() -> None:
     done: list[str] = []
-    orders = RoleOrders(GroupNode(), lambda: done.append("due"))
+    orders = RoleOrders(GroupNode(), lambda: done.append("due"), lambda: None)
     controllers = Controllers(orders)
     orders.feed(Start())
     orders.feed(LogOpened())
@@ -163,3 +174,99 @@ def test_a_new_epoch_is_written_down_before_its_role_is_wanted() -> None:
     assert (done, list(orders.todo)) == ([], [])
     controllers.appoint(4, frozenset({1, 2}), 7)
     assert (done, list(orders.todo)) == (["due"], [Learn(KnownGroup(4, 1, members=frozenset({1, 2}), set_epoch=7))])
+
+
+class Notes:
+    """Notes every call of it, with its name and arguments."""
+
+    def __init__(self, name: str, notes: list[tuple[Any, ...]]) -> None:
+        self._name, self._notes = name, notes
+        self.following: Any = self
+
+    def __getattr__(self, called: str) -> Callable[..., None]:
+        return lambda *arguments, **named: self._notes.append((f"{self._name}.{called}", *arguments, *named.values()))
+
+
+class NotedHost(Notes):
+    """A broker that has voted in term 7, whose every call is noted."""
+
+    def follow(self, view: KnownGroup, epoch: int) -> Notes:
+        self._notes.append(("follow", view.ha_address, epoch))
+        return Notes("client", self._notes)
+
+    def fenced_below(self, epoch: int) -> int:
+        return max(epoch, 7)
+
+    def lead(self, view: KnownGroup) -> Notes:
+        self._notes.append(("lead", view.epoch))
+        return Notes("master", self._notes)
+
+
+class Bench:
+    """Actions, and what they did."""
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[Any, ...]] = []
+        self.actions: RoleActions[Any, Any] = RoleActions(NotedHost("host", self.notes), Notes("streams", self.notes))  # type: ignore[arg-type]
+
+    def do(self, *actions: Action) -> list[tuple[Any, ...]]:
+        """What these do."""
+        self.notes.clear()
+        for action in actions:
+            self.actions.carry_out(action)
+        return list(self.notes)
+
+
+VIEW = KnownGroup(5, 2, "h:1", "h:2")
+
+
+def test_a_replica_copies_one_log_and_moves_from_master_to_master() -> None:
+    bench = Bench()
+    assert bench.do(FenceOff(4), Unfollow()) == []
+    assert bench.do(FollowMaster(VIEW)) == [("follow", "h:2", 7)]
+    assert bench.do(FollowMaster(KnownGroup(9, 3, "i:1", "i:2"))) == [("client.move", "i:2", 9)]
+    assert bench.do(FenceOff(10)) == [("client.fence", 10)]
+    assert bench.do(Unfollow(), Unfollow()) == [("client.stop", False)]
+    assert bench.actions.client is None
+    assert bench.do(MasterUnreachable("h:1"), ReportLoss()) == [("host.unreachable", "h:1"), ("host.lost_something",)]
+
+
+def test_a_master_serves_replicas_before_clients_and_gives_up_before_it_refuses() -> None:
+    bench = Bench()
+    assert bench.do(Refuse("", 4), Suspend(), Expect()) == [
+        ("host.refuse", "", 4),
+        ("host.suspend",),
+        ("streams.expect",),
+    ]
+    assert bench.do(Lead(VIEW, 3), Serve(5), Announce(), Finish()) == [
+        ("lead", 5), ("master.begin", 3), ("host.serve", 5), ("host.announce",), ("host.finish",),
+    ]  # fmt: skip
+    assert bench.do(Learn(VIEW)) == [("master.learn", VIEW)]
+    assert bench.do(Refuse("h:1", 6)) == [("host.give_up", "h:1", 6), ("host.refuse", "h:1", 6)]
+
+
+def test_what_works_on_a_log_ends_before_it_is_closed() -> None:
+    """What copies is told whether the process stops; the log is open once."""
+    bench = Bench()
+    assert bench.do(OpenLog(5), Lead(VIEW, None), FollowMaster(VIEW))[-1] == ("follow", "h:2", 7)
+    with pytest.raises(AssertionError, match="open once"):
+        bench.do(OpenLog(None))
+    assert bench.do(EndRole(good_bye=True), CloseLog()) == [
+        ("client.stop", True), ("master.end",), ("streams.step_down", "this broker is not the master"),
+        ("host.close_log",),
+    ]  # fmt: skip
+    assert bench.do(OpenLog(None), ClosePorts(), EndRole()) == [("streams.step_down", "this broker is not the master")]
+
+
+def test_controllers_hear_how_the_log_stands_before_and_after_a_change() -> None:
+    done: list[object] = []
+    orders = RoleOrders(GroupNode(), lambda: None, lambda: done.append("beat"))
+    orders.feed(Start())
+    orders.feed(LogOpened())
+    Controllers(orders).appoint(1)
+    orders.feed(RoleEnded())
+    orders.feed(LogOpened())
+    while orders.todo:
+        done.append(type(orders.take()).__name__)
+    assert [at for at, each in enumerate(done) if each == "beat"] == [done.index("Begin") - 1, done.index("Finish") - 1]
+    assert done.index("Begin") < done.index("EndRole") < done.index("Serve") < done.index("Finish")
