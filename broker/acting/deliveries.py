@@ -4,8 +4,8 @@
 
 What the replica's log has and knows to be confirmed is given from the group's offset on, as at the master, and each
 message is kept in the journal before the answer: from then on the group owns it, here (`pops`) and at the next master,
-which takes it over (`broker.pop.merging`). A group that never popped the topic waits for a master, as do pops in order;
-so does a queue where the newest offset of the group may be lost again, or where something is in flight at or above it.
+which takes it over (`broker.pop.merging`). Pops in order wait for a master, and so does a queue where the newest offset
+of the group may be lost again, or where something is in flight at or above it.
 
 Invariant: an answer shows only what is on the disk as given. Loop thread only.
 """
@@ -18,8 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from broker.acting.given import Entry, GivenMessages
 from broker.acting.journal import ActingJournal
-from broker.groups.groups import GroupConfig, configuration_in, group_offset_key, offset_in, reads_lite
-from broker.groups.request_modes import RequestModes
+from broker.acting.kinds import OFFSETS
+from broker.groups.groups import (
+    GroupConfig,
+    GroupOffsets,
+    Groups,
+    configuration_in,
+    group_offset_key,
+    offset_in,
+    reads_lite,
+)
+from broker.groups.request_modes import POP, RequestModes
 from broker.pop.chain import Link
 from broker.pop.check_points import CheckPoints, Owned, queue_key
 from broker.pop.handles import retry_topic
@@ -57,6 +66,8 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 NOTHING = "no message"
+TURNS_MAX = 10_000
+"""Groups and topics of which the turn is known; with more of them all begin anew."""
 
 
 class ActingDeliveries:
@@ -143,14 +154,26 @@ class ActingDeliveries:
         if settings is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{ask.topic}] is not known to this replica")
         require_readable(settings)
+        Groups.check((ask.group,))
         found = store.state.get(state_kinds.GROUP, ask.group.encode())
-        config = None if found is None else configuration_in(found[0])
+        config = GroupConfig(group_name=ask.group) if found is None else configuration_in(found[0])
         require_poppable(ask, settings, reads_lite=reads_lite(config, ask.topic), refuse=_refuse)
-        if config is None or not RequestModes(store).pops(ask.group, ask.topic):
-            raise _later(f"the group [{ask.group}] has not popped [{ask.topic}] before")
+        self._require_popping(store, ask, settings)
         if not config.consume_enable:
             raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {ask.group}")
         return store, settings, config
+
+    def _require_popping(self, store: LogStore, ask: PopAsk, settings: TopicSettings) -> None:
+        """Refused(ILLEGAL_OPERATION) for a group that pulls: it was switched to that, or committed an offset."""
+        mode, offsets = RequestModes(store).get(ask.group, ask.topic), GroupOffsets(store)
+        if mode is None:
+            kept = self._journal.of(OFFSETS)
+            keys = [(ask.group, ask.topic, index) for index in range(settings.queue_count)]
+            pulls = any(key in kept or offsets.get(*key) is not None for key in keys)
+        else:
+            pulls = mode.mode != POP
+        if pulls:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"the group [{ask.group}] pulls the topic [{ask.topic}]")
 
     def _pop(self, peer: Peer, command: Command, ask: PopAsk) -> bool:
         """Give what there is, answered when it is on the disk; False for nothing."""
@@ -197,6 +220,8 @@ class ActingDeliveries:
             found = found[ask.index : ask.index + 1]
         if not found:
             return retries
+        if len(self._turns) >= TURNS_MAX:
+            self._turns.clear()
         self._turns[ask.group, ask.topic] += 1
         turn = self._turns[ask.group, ask.topic]
         return by_turns(ask.topic, found, retries, turn, ranked=goes_by_priority(settings, config, turn))
@@ -207,7 +232,7 @@ class ActingDeliveries:
         """Give up to `room` messages of one queue that match, with the entries that must be kept of them; None where
         the queue is closed to the group."""
         topic, index, queue_id = place
-        queue, base = (ask.group, topic, index), _base(store, ask.group, place)
+        queue, base = (ask.group, topic, index), _base(store, ask, place)
         in_flight = store.state.check_points.in_flight(queue_key(ask.group, queue_id)) + self._given.taken(queue)
         room = min(room, self._config.limits.pop_in_flight_max - in_flight)
         if base is None or room <= 0:
@@ -251,16 +276,17 @@ class ActingDeliveries:
                 at += 1
 
 
-def _base(store: LogStore, group: str, place: Place) -> int | None:
-    """The group's offset of a queue in the log; None where the newest may be lost again, or the group has messages in
-    order."""
+def _base(store: LogStore, ask: PopAsk, place: Place) -> int | None:
+    """The group's offset of a queue in the log, or where it begins; None where the newest offset may be lost again, or
+    the group has messages in order."""
     topic, index, queue_id = place
-    if store.state.get(state_kinds.ORDERED_BATCH, queue_key(group, queue_id)) is not None:
+    if store.state.get(state_kinds.ORDERED_BATCH, queue_key(ask.group, queue_id)) is not None:
         return None
-    low = store.reading.bounds(queue_id)[0]
-    found = store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
+    low, high = store.reading.bounds(queue_id)
+    found = store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(ask.group, topic, index))
     if found is None:
-        return low
+        is_new = RequestModes(store).get(ask.group, ask.topic) is None
+        return high if is_new and ask.from_end else low
     return None if found[1] >= store.confirm_position else max(low, offset_in(found[0]))
 
 

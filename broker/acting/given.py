@@ -27,6 +27,8 @@ PopKey = tuple[str, str, int, int]
 """(group, topic, queue index, offset)."""
 Entry = tuple[PopKey, Value]
 """A message, and what the journal keeps of it."""
+QUEUES_MAX = 200_000
+"""Queues and groups that are known at a time, with nothing given of most of them; then the journal is read anew."""
 NOT_READ = -1
 
 
@@ -90,6 +92,12 @@ class GivenMessages:
         """Where looking for each message began that was given of a queue."""
         return self._known(queue).links
 
+    def begun(self, group: str, topic: str, queue_count: int) -> bool:
+        """Whether a group was given messages of a topic here."""
+        self._read()
+        known = (self._queues.get((group, topic, index)) for index in range(queue_count))
+        return any(each is not None and each.links for each in known)
+
     def give(self, queue: QueueKey, links: Sequence[Link], owned: Owned, *, front: int, passed: int) -> list[Entry]:
         """The entries of messages that are given, which must be kept; the front behind them, and what was looked at."""
         known = self._known(queue)
@@ -120,6 +128,8 @@ class GivenMessages:
         known.done += is_done
 
     def _known(self, queue: QueueKey) -> _Queue:
+        if len(self._queues) >= QUEUES_MAX:
+            self.forget()
         self._read()
         return self._queues.setdefault(queue, _Queue())
 

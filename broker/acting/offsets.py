@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.acting.given import GivenMessages
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import OFFSETS
 from broker.groups.groups import GroupOffsets, configuration_in, require_pull
@@ -38,9 +39,15 @@ CommitKey = tuple[str, str, int]
 class ActingOffsets:
     """The offsets that one replica keeps for a master."""
 
-    def __init__(self, journal: ActingJournal, store: Callable[[], LogStore | None], authorizer: Authorizer) -> None:
-        """`store`: the open log, None between two roles."""
-        self._journal, self._store, self._authorizer = journal, store, authorizer
+    def __init__(
+        self,
+        journal: ActingJournal,
+        given: GivenMessages,
+        store: Callable[[], LogStore | None],
+        authorizer: Authorizer,
+    ) -> None:
+        """`given`: what groups pop here. `store`: the open log, None between two roles."""
+        self._journal, self._given, self._store, self._authorizer = journal, given, store, authorizer
 
     def find(self, command: Command) -> Handler | None:
         """What answers a request while this broker stands in; None for what others answer."""
@@ -87,11 +94,15 @@ class ActingOffsets:
         store = self._store()
         if store is None:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the log is not open: try again")
-        if ReplicaTopics(store).find(topic, index) is None:
+        topics = ReplicaTopics(store)
+        settings = topics.get(topic)
+        if topics.find(topic, index) is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"the queue {topic}/{index} is not known to this replica")
         found = store.state.get(state_kinds.GROUP, group.encode())
         config = None if found is None else configuration_in(found[0])
         require_pull(config, group, topic, RequestModes(store))
+        if settings is not None and self._given.begun(group, topic, settings.queue_count):
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"the group [{group}] consumes the topic [{topic}] by POP")
 
     def _allowed(self, peer: Peer, command: Command) -> CommitKey:
         key = _key(command)

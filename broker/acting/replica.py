@@ -74,9 +74,9 @@ class ActingReplica:
             config, controllers, epoch=epoch, topics=self._topics, master_heard=master_heard, log=log
         )
         self.journal = ActingJournal(config.data_directory, log)
-        self.offsets = ActingOffsets(self.journal, store, authorizer)
-        self._transactions = ActingTransactions(self.journal, store, authorizer, config, log)
         given = GivenMessages(self.journal)
+        self.offsets = ActingOffsets(self.journal, given, store, authorizer)
+        self._transactions = ActingTransactions(self.journal, store, authorizer, config, log)
         self._pops = ActingPops(
             self.journal, given, store, authorizer, broker_name=config.broker_name, now_ms=clock.now_ms
         )

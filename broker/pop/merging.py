@@ -15,6 +15,7 @@ again after the answer, which comes when all of it is confirmed, and none is pas
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,12 +81,22 @@ class PopMerge:
         queues: dict[tuple[str, str, int], dict[int, tuple[int, Owned]]] = {}
         for group, topic, index, offset, start, *owned in items:
             queues.setdefault((group, topic, index), {})[offset] = start, (owned[0], owned[1])
+        for group, topic in sorted({(group, original_topic(group, topic)) for group, topic, _index in queues}):
+            self._enter(group, topic)
         try:
             left_out = sum(self._join_on(*queue, given) for queue, given in queues.items())
             self._in_flight.held.write()
         finally:
             self._in_flight.held.drop()
         return self._taken(left_out)
+
+    def _enter(self, group: str, topic: str) -> None:
+        """Let a group that popped the topic for the first time elsewhere pop it; not one that pulls it by now."""
+        if self._topics.get(topic) is None or self._groups.modes.get(group, topic) is not None:
+            return
+        with contextlib.suppress(Refused):  # what it was given is left out then
+            self._groups.ensure(group)
+            self._queues.enter(group, topic, from_end=False)
 
     def _join_on(self, group: str, topic: str, index: int, given: Mapping[int, tuple[int, Owned]]) -> int:
         """Hold what was given of one queue, as far as it joins on; returns how much is left out."""

@@ -199,30 +199,30 @@ class PopQueues:
         taken.reached = front if batch is None else min(front, batch.entries[0][0])
         return taken
 
-    def enter(self, ask: PopAsk) -> None:
+    def enter(self, group: str, topic: str, *, from_end: bool) -> None:
         """Record at a group's first pop that it pops the topic, and where it begins.
 
         Raises:
             Refused: the group pulls the topic: it committed an offset there, or was switched to PULL.
         """
-        modes, offsets, retry = self._groups.groups.modes, self._groups.offsets, retry_topic(ask.group, ask.topic)
-        known = modes.get(ask.group, ask.topic)
+        modes, offsets, retry = self._groups.groups.modes, self._groups.offsets, retry_topic(group, topic)
+        known = modes.get(group, topic)
         if known is not None and known.mode == POP and self._topics.get(retry) is not None:
             return
         self._groups.commits.flush()
-        ids = self._topics.queue_ids(ask.topic)
-        missing = [index for index in range(len(ids)) if offsets.get(ask.group, ask.topic, index) is None]
+        ids = self._topics.queue_ids(topic)
+        missing = [index for index in range(len(ids)) if offsets.get(group, topic, index) is None]
         if known.mode != POP if known is not None else len(missing) < len(ids):
-            remark = f"the group [{ask.group}] pulls the topic [{ask.topic}]; setConsumeMode (401) switches to POP"
+            remark = f"the group [{group}] pulls the topic [{topic}]; setConsumeMode (401) switches to POP"
             raise self._refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
         store = self._tools.store
-        changes = [] if known is not None else [modes.change(ask.group, ask.topic, RequestMode(POP))]
-        if ask.from_end:
+        changes = [] if known is not None else [modes.change(group, topic, RequestMode(POP))]
+        if from_end:
             ends = [(index, store.reading.bounds(ids[index])[1]) for index in missing]
-            changes += [offset_change(ask.group, ask.topic, index, end) for index, end in ends]
+            changes += [offset_change(group, topic, index, end) for index, end in ends]
         if changes:
             store.append_state(changes)
-        self._topics.ensure(retry, self.retry_queues(ask.topic))  # last: as long as it is missing, this is done again
+        self._topics.ensure(retry, self.retry_queues(topic))  # last: as long as it is missing, this is done again
 
     def retry_queues(self, topic: str) -> int:
         """How many queues the retry topics of a topic have: one, or one for each priority."""

@@ -80,7 +80,7 @@ class PopRequests:
         ask = self._parse(peer, command)
         ask.invisible_ms = invisible_time(command.fields, self._refuse)
         self._queues.admit(ask)
-        self._queues.enter(ask)
+        self._queues.enter(ask.group, ask.topic, from_end=ask.from_end)
         self._gather.ask(
             PopRequest(
                 peer, command, lambda: self._pop(command, ask), ask.wait_ms, lambda: self._watched(ask),

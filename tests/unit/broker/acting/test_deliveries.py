@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from broker.acting import deliveries as deliveries_module
+from broker.acting import given as given_module
 from broker.acting import journal as journal_module
 from broker.acting.deliveries import ActingDeliveries
 from broker.acting.journal import FILE_NAME, ActingJournal
-from broker.acting.kinds import GIVEN, POPS
+from broker.acting.kinds import GIVEN, OFFSETS, POPS
 from broker.pop.handles import retry_topic
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.topics.topics import TopicSettings
@@ -205,10 +207,7 @@ async def test_who_waits_is_told_when_it_stands_in_no_more(replica: Replica) -> 
 
 async def test_what_waits_for_a_master_is_refused(replica: Replica) -> None:
     await replica.begun(b"1")
-    later = [{"order": "true"}, {"consumerGroup": "unknown"}, {"topic": "other"}]
-    replica.running.broker.topics.table.ensure("other", 1)
-    for fields in later:
-        assert (await replica.pop_refused(**fields)).code == ResponseCode.SERVICE_NOT_AVAILABLE, fields
+    assert (await replica.pop_refused(order="true")).code == ResponseCode.SERVICE_NOT_AVAILABLE
     replica.stands = False
     assert (await replica.pop_refused()).code == ResponseCode.SERVICE_NOT_AVAILABLE
     replica.stands, replica.store = True, None
@@ -234,10 +233,53 @@ async def test_what_cannot_be_popped_is_refused_as_at_a_master(replica: Replica)
     assert (await replica.pop_refused()).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_group_that_pulls_waits_for_a_master(replica: Replica) -> None:
+async def test_a_group_that_pulls_is_given_nothing(replica: Replica) -> None:
     await replica.begun(b"1")
     assert (await set_mode(replica.running.connect(), "PULL")).code == ResponseCode.SUCCESS
-    assert (await replica.pop_refused()).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await replica.pop_refused()).code == ResponseCode.ILLEGAL_OPERATION
+    replica.running.broker.groups.offsets.commit([("puller", TOPIC, 0, 1)])
+    assert (await replica.pop_refused(consumerGroup="puller")).code == ResponseCode.ILLEGAL_OPERATION
+    replica.journal.add(OFFSETS, ("late", TOPIC, 0), (1,), lambda _refused: None)
+    await until(lambda: replica.journal.of(OFFSETS))
+    assert (await replica.pop_refused(consumerGroup="late")).code == ResponseCode.ILLEGAL_OPERATION
+
+
+async def test_a_group_begins_at_the_replica(replica: Replica) -> None:
+    """And goes on at the next master, where it is created."""
+    await replica.begun(b"1", b"2")
+    assert await replica.bodies(consumerGroup="new", maxMsgNums=2) == [b"first", b"1"]
+    await replica.hand_over()
+    assert left_out(replica.running) == 0
+    assert replica.running.broker.groups.groups.modes.pops("new", TOPIC)
+    given = await pop(replica.running.connect(), consumerGroup="new")
+    assert [message.body for message in given] == [b"2"]
+
+
+async def test_a_group_that_begins_at_the_end_is_given_nothing_old(replica: Replica) -> None:
+    await replica.begun(b"1")
+    assert await replica.bodies(consumerGroup="new", initMode=1) == []
+    assert await replica.bodies(initMode=1) == [b"1"], "this one has begun"
+    assert not [key for key in replica.journal.of(GIVEN) if key[0] == "new"]
+
+
+async def test_a_group_that_pulls_by_now_loses_nothing_to_what_it_was_given(replica: Replica) -> None:
+    await replica.begun(b"1")
+    assert await replica.bodies(consumerGroup="new") == [b"first", b"1"]
+    replica.running.broker.groups.offsets.commit([("new", TOPIC, 0, 1)])
+    await replica.hand_over()
+    assert left_out(replica.running) == 2
+    assert replica.running.broker.groups.offsets.get("new", TOPIC, 0)[0] == 1
+
+
+async def test_groups_that_are_given_nothing_take_no_memory(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    await replica.begun(b"1")
+    monkeypatch.setattr(given_module, "QUEUES_MAX", 3)
+    monkeypatch.setattr(deliveries_module, "TURNS_MAX", 3)
+    assert await replica.bodies() == [b"1"]
+    for number in range(9):
+        assert await replica.bodies(consumerGroup=f"g{number}", initMode=1) == []
+    assert max(len(replica.given_here._queues), len(replica.deliveries._turns)) <= 4
+    assert await replica.bodies() == []
 
 
 async def test_an_offset_that_may_be_lost_again_gives_nothing(replica: Replica) -> None:

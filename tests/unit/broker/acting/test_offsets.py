@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.acting import journal as journal_module
+from broker.acting.given import GivenMessages
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import OFFSETS
 from broker.acting.offsets import ActingOffsets
@@ -24,7 +25,7 @@ KEY = ("g", "t", 0)
 
 async def test_an_offset_that_does_not_grow_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = ActingJournal(tmp_path, get_logger("test"))
-    offsets = ActingOffsets(journal, lambda: None, Authorizer())
+    offsets = ActingOffsets(journal, GivenMessages(journal), lambda: None, Authorizer())
     assert offsets.keep(KEY, 7)
     await until(lambda: journal.of(OFFSETS) == {KEY: (7,)})
     size = (tmp_path / "ACTING").stat().st_size
@@ -41,7 +42,10 @@ async def test_what_the_next_master_would_not_take_is_refused(running, tmp_path:
     await send(running.connect(), b"1", b"2", queue=0)
     assert len(await pop(running.connect(), maxMsgNums=1)) == 1
     journal, store = ActingJournal(tmp_path, get_logger("test")), running.store
-    offsets, peer = ActingOffsets(journal, lambda: store, Authorizer()), Peer()
+    given, peer = GivenMessages(journal), Peer()
+    offsets = ActingOffsets(journal, given, lambda: store, Authorizer())
+
+    given.give(("began here", TOPIC, 0), [(0, 0)], (1, 1), front=1, passed=1)
 
     def commit(group: str, topic: str, index: int) -> None:
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(index), "commitOffset": "2"}
@@ -49,6 +53,7 @@ async def test_what_the_next_master_would_not_take_is_refused(running, tmp_path:
 
     for code, wanted in (
         (ResponseCode.ILLEGAL_OPERATION, (GROUP, TOPIC, 0)),
+        (ResponseCode.ILLEGAL_OPERATION, ("began here", TOPIC, 1)),
         (ResponseCode.TOPIC_NOT_EXIST, ("puller", TOPIC, 99)),
         (ResponseCode.TOPIC_NOT_EXIST, ("puller", "none", 0)),
     ):
