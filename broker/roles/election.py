@@ -16,17 +16,23 @@ votes, and its copies count, once it has heard from all others that none has a l
 has heard from enough of the others to know every term it may have voted in, and has copied the log of a leader of that
 term or a later one.
 
-Invariants: one vote a term; `vote` is on the disk before anything that shows it is sent (the caller's duty); a log
-that is behind raises no term; one leader a term. Pure: the caller passes the time and the log's place, takes `outbox`.
+`GroupElection`: what questions, answers and the time mean for both, and what follows from it, in this order: nothing
+is acknowledged to the master of an earlier term, the vote is on the disk, the role is wanted, the others are asked.
+
+Invariants: one vote a term; `vote` is on the disk before anything that shows it is sent; a log that is behind raises no
+term; one leader a term. Pure: the caller passes the time, the world is an `ElectionHost` and an `ElectorsLog`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from broker.replication.majority import majority_of
+from broker.roles.steps import KnownGroup, ReplicaSteps
+from remoting.protocol.bodies.election_body import Question, QuestionKind, Reply
 from remoting.protocol.voting import Ballot, CandidateVerdict, Tally, VoteAnswer, count, judge
 
 Place = tuple[int, int]
@@ -267,8 +273,9 @@ class Elector:
 class VoterAdmission:
     """Whether a member may vote, and how one that forgot what it had promised comes to."""
 
-    def __init__(self, own: str, members: frozenset[str], *, admitted: bool) -> None:
+    def __init__(self, own: str, members: frozenset[str], *, admitted: bool, join_ms: int = JOIN_MS) -> None:
         self.admitted = admitted
+        self._join_ms = join_ms
         self._others = members - {own}
         self._majority = majority_of(len(members))
         self._heard: dict[str, tuple[int, Place]] = {}
@@ -277,11 +284,11 @@ class VoterAdmission:
         """Those of them that vote."""
         self._goal: tuple[int, int] = (0, -1)
         """Term, and end of the log of its leader when it was heard first."""
-        self._asked_ms = -JOIN_MS
+        self._asked_ms = -join_ms
 
     def asks(self, now_ms: int) -> bool:
         """Whether to ask the others now how far they are."""
-        is_due = now_ms - self._asked_ms >= JOIN_MS
+        is_due = now_ms - self._asked_ms >= self._join_ms
         if is_due:
             self._asked_ms = now_ms
         return is_due
@@ -319,3 +326,187 @@ class VoterAdmission:
         known = [self._heard[each][0] for each in self._voters]
         enough = len(known) >= min(self._majority, len(self._others))
         return enough and max(known, default=0) <= term and own_end >= self._goal[1]
+
+
+class ElectorsLog(Protocol):
+    """A member's log and the stream that fills it."""
+
+    def place(self) -> Place:
+        """Where the log ends."""
+        ...
+
+    def copied(self, epoch: int) -> int:
+        """Up to where the log is that of the master of `epoch`, on this disk; -1 while that is not known."""
+        ...
+
+    def is_sound(self) -> bool:
+        """Whether no damage of the log is known."""
+        ...
+
+    def fence(self, epoch: int) -> None:
+        """Acknowledge nothing to the master of an earlier epoch from now on."""
+
+    def count_copies(self, *, counted: bool) -> None:
+        """Whether what is copied here from now on counts for the majority."""
+
+
+class ElectionHost(Protocol):
+    """A member's disk, its lines to the others and its roles."""
+
+    @property
+    def saved_vote(self) -> OwnVote:
+        """The vote on the disk."""
+
+    def save_vote(self, vote: OwnVote) -> None:
+        """Write it; it is on the disk on return."""
+
+    def save_admitted(self, *, admitted: bool, reason: str) -> None:
+        """The same for whether this member votes."""
+
+    def addresses(self) -> tuple[str, str]:
+        """Where clients and replicas reach this member."""
+        ...
+
+    def ask(self, kind: QuestionKind, call: ElectionCall, *, only: str = "") -> None:
+        """Ask all others, or `only` one, as far as they can be reached."""
+
+    def proved(self, term: int, proven_ms: int) -> None:
+        """This member was the leader at that time for certain: what `PauseWatch.confirmed` needs."""
+
+    def report(self, view: KnownGroup) -> None:
+        """Give what is known of the group to the roles."""
+
+    def taken(self) -> None:
+        """Another member leads: what hands over to one is done."""
+
+    def drop(self) -> None:
+        """Take no role that was wanted so far."""
+
+
+class GroupElection:
+    """One member among the others of its group."""
+
+    def __init__(
+        self,
+        elector: Elector,
+        admission: VoterAdmission,
+        steps: ReplicaSteps,
+        log: ElectorsLog,
+        host: ElectionHost,
+        ids: Mapping[str, int],
+    ) -> None:
+        """`ids`: the broker id of each member."""
+        self.elector, self.admission = elector, admission
+        self._steps, self._log, self._host, self._ids = steps, log, host, ids
+        self._leader_addresses = ("", "")
+        self._register(0)
+
+    def tick(self, now_ms: int) -> None:
+        """Join, beat, resign, or stand for election, as it is time for."""
+        is_voter = self.admission.admitted
+        if not is_voter:
+            self._join(now_ms)
+        self.elector.tick(now_ms, may_stand=is_voter and self._log.is_sound())
+        self.settle()
+
+    def asked(self, now_ms: int, question: Question) -> Reply:
+        """Answer another member."""
+        elector, admission, sender, term = self.elector, self.admission, question.sender, question.term
+        place, kind = self._log.place(), question.kind
+        if not question.trial:
+            admission.reported(sender, term, question.place, votes=kind is not QuestionKind.JOIN)
+        granted: VoteReply | None = None
+        if kind is QuestionKind.VOTE and admission.admitted:
+            call = ElectionCall(term, trial=question.trial, forced=question.forced)
+            granted = elector.asked(now_ms, sender, call, question.place, place)
+        elif kind is QuestionKind.SUMMON and admission.admitted and self._log.is_sound():
+            elector.summoned(now_ms, sender, term)
+        elif kind is QuestionKind.BEAT and elector.beaten(now_ms, sender, term):
+            self._leader_addresses = question.address, question.ha_address
+            self._catch_up(term, question.place[1])
+        granted = granted or VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
+        self.settle()
+        return Reply(
+            term=granted.term, place=place, asked_ms=question.asked_ms, answer=granted.answer, votes=admission.admitted
+        )
+
+    def answered(self, now_ms: int, name: str, kind: QuestionKind, call: ElectionCall, reply: Reply) -> None:
+        """Take another member's answer to what it was asked."""
+        elector = self.elector
+        if not call.trial:
+            self.admission.reported(name, reply.term, reply.place, votes=reply.votes)
+        if kind is QuestionKind.BEAT:
+            elector.beat_answered(now_ms, name, reply.term, reply.asked_ms, votes=reply.votes)
+            if elector.leads:
+                self._host.proved(elector.vote.term, elector.proven_ms)
+        elif kind is QuestionKind.VOTE and reply.votes:
+            elector.answered(now_ms, name, call, VoteReply(reply.term, reply.answer))
+        self.settle()
+
+    def summon(self, name: str) -> None:
+        """As the leader: want this member in its place; nobody if it is empty, so that one comes to stand by itself."""
+        if self.elector.leads and name:
+            self._host.ask(QuestionKind.SUMMON, ElectionCall(self.elector.vote.term), only=name)
+
+    def lost_something(self, now_ms: int) -> None:
+        """The log was found damaged: this member votes, and is counted, once it has copied what it lost."""
+        self.admission.forget()
+        self._host.save_admitted(admitted=False, reason="the log is damaged")
+        self._log.count_copies(counted=False)
+        self.elector.resign(now_ms)
+        self._host.drop()
+        self._steps.lost_something(now_ms)
+        self._register(now_ms)
+
+    def settle(self) -> None:
+        """After anything that happened: the disk first, then this broker's role, then the others."""
+        elector, host = self.elector, self._host
+        self.save()
+        self._publish()
+        asks, elector.outbox = elector.outbox, []
+        for ask in asks:
+            if ask.term >= elector.vote.term:
+                host.ask(QuestionKind.BEAT if ask.beat else QuestionKind.VOTE, ask)
+
+    def save(self) -> None:
+        """Have the vote on the disk."""
+        vote, saved = self.elector.vote, self._host.saved_vote
+        if vote == saved:
+            return
+        if vote.term > saved.term:
+            self._log.fence(vote.term)
+        self._host.save_vote(vote)
+
+    def _publish(self) -> None:
+        elector = self.elector
+        leader = elector.outcome(self._steps.epoch)
+        if leader is None:
+            return
+        if leader and not elector.leads:
+            self._host.taken()
+        addresses = self._host.addresses() if elector.leads else self._leader_addresses if leader else ("", "")
+        members = frozenset(self._ids.values())
+        self._host.report(KnownGroup(elector.vote.term, self._ids[leader] if leader else None, *addresses, members))
+
+    def _join(self, now_ms: int) -> None:
+        if self.admission.founds(self.elector.vote, self._log.place()):
+            self._admit("the group is new")
+        elif self.admission.asks(now_ms):
+            self._host.ask(QuestionKind.JOIN, ElectionCall(self.elector.vote.term))
+
+    def _catch_up(self, term: int, leader_end: int) -> None:
+        if self.admission.admitted:
+            return
+        end = self._log.copied(term)
+        if end >= 0 and self.admission.catches_up(term, leader_end, end):
+            self._admit("the master's log is copied")
+
+    def _admit(self, reason: str) -> None:
+        self.admission.admitted = True
+        self._host.save_admitted(admitted=True, reason=reason)
+        self._log.count_copies(counted=True)
+
+    def _register(self, now_ms: int) -> None:
+        """Roles may be taken: there is nobody to register at."""
+        self._steps.found_leader(now_ms)
+        self._steps.registered(now_ms)

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.replication.majority import Majority
-from broker.roles.election import ElectionCall, ElectionTimers, Elector, OwnVote, VoterAdmission, VoteReply
+from broker.roles.election import ElectionCall, ElectionTimers, Elector, GroupElection, OwnVote, VoterAdmission
 from broker.roles.election_lines import ElectionLines
 from broker.roles.election_members import MODE, GroupMembers
 from broker.roles.election_seat import ElectionSeat
 from broker.roles.group_node import StoodStill
-from broker.roles.replicas_manager import OwnIdentity
+from broker.roles.replicas_manager import OwnIdentity, SavedIdentity
 from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, pause_limit_ms
 from remoting import clock
@@ -34,7 +34,6 @@ from remoting.protocol.bodies.election_body import Question, QuestionKind, Reply
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.voting import VoteAnswer
 from remoting.transport.contracts import Dial, Peer
 
 if TYPE_CHECKING:
@@ -42,6 +41,50 @@ if TYPE_CHECKING:
 
 TICK_S = 0.02
 """How often the clock is looked at."""
+
+
+class _ElectionHost:
+    """A member's disk, lines and roles, for its election; what is saved raises OSError."""
+
+    def __init__(
+        self,
+        own: OwnIdentity,
+        lines: ElectionLines,
+        seat: ElectionSeat,
+        queue: RoleQueue,
+        pauses: PauseWatch,
+        steps: ReplicaSteps,
+        addresses: Callable[[], tuple[str, str]],
+        taken: asyncio.Event,
+        log: Any,
+    ) -> None:
+        self._own, self._lines, self._seat, self._queue, self._pauses = own, lines, seat, queue, pauses
+        self._steps, self._log = steps, log
+        self.addresses, self.taken, self.drop = addresses, taken.set, queue.drop
+
+    @property
+    def saved_vote(self) -> OwnVote:
+        return saved_vote(self._own.identity)
+
+    def save_vote(self, vote: OwnVote) -> None:
+        self._own.save(term=vote.term, voted_for=vote.voted_for)
+
+    def save_admitted(self, *, admitted: bool, reason: str) -> None:
+        if admitted:
+            self._log.info("votes_now", reason=reason)
+        if admitted or self._own.identity.admitted is not None:
+            self._own.save(admitted=admitted)
+
+    def ask(self, kind: QuestionKind, call: ElectionCall, *, only: str = "") -> None:
+        self._lines.ask(kind, call, self._seat.place(), self.addresses(), only=only)
+
+    def proved(self, term: int, proven_ms: int) -> None:
+        own_id = self._steps.broker_id
+        if self._pauses.confirmed(term, own_id, proven_ms):
+            self._log.info("still_the_master", by="a majority of the members", epoch=term)
+
+    def report(self, view: KnownGroup) -> None:
+        self._queue.report(self._steps, view, self._own.save_epoch)
 
 
 class ElectionManager:
@@ -63,24 +106,29 @@ class ElectionManager:
         self.members = GroupMembers.of(config)
         self.own = OwnIdentity(config)
         self.members.check_identity(self.own.identity)
-        self._member, self._addresses, self._log = member, addresses, log
+        self._member, self._log = member, log
         self._seat = seat
         identity, names, own = self.own.identity, frozenset(self.members.names), self.members.own
-        vote = self._saved if identity.term >= identity.epoch else OwnVote(identity.epoch)
+        vote = saved_vote(identity) if identity.term >= identity.epoch else OwnVote(identity.epoch)
         self.elector = Elector(own, names, _timers(config), vote, lambda: secrets.randbelow(1_000) / 1_000)
         self.admission = VoterAdmission(own, names, admitted=bool(identity.admitted))
         self.steps = ReplicaSteps(
             self.members.own_id, is_applied=True, epoch=identity.epoch, is_learner=False,
             poll_interval_ms=settings.poll_interval_ms,
         )  # fmt: skip
-        self._register()
         self.controllers = Controllers(config.controllers, connect, timeout_ms=settings.request_timeout_ms)
         self.queue = RoleQueue(member, self._tick, failed, log)
         limit_ms = pause_limit_ms(settings.election_heartbeat_ms, settings.election_silence_ms)
         self.pauses = PauseWatch(limit_ms, _now_ms, self._in_doubt)
         self.lines = ElectionLines(config, self.members, connect, log, answered=self._answered, lost=self._lost)
         self._failed = failed
-        self._leader_addresses = ("", "")
+        self._taken = asyncio.Event()
+        """Another member leads."""
+        host = _ElectionHost(
+            self.own, self.lines, seat, self.queue, self.pauses, self.steps, addresses, self._taken, log
+        )
+        ids = {name: self.members.id_of(name) for name in self.members.names}
+        self.election = GroupElection(self.elector, self.admission, self.steps, seat, host, ids)
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -109,7 +157,7 @@ class ElectionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._tasks:
             self.elector.resign(_now_ms())
-            self._save()
+            self.election.save()
         self._tasks.clear()
         await self.lines.close()
         await self.controllers.stop()
@@ -121,16 +169,9 @@ class ElectionManager:
     def lost_something(self) -> None:
         """The log was found damaged: this broker votes, and is counted, once it has copied what it lost."""
         self.own.lost_something()
-        self.admission.forget()
-        if self.own.identity.admitted is not None:
-            self.own.save(admitted=False)
-        self._seat.count_copies(counted=False)
-        self.elector.resign(_now_ms())
-        self.queue.drop()
-        self.steps.lost_something(_now_ms())
-        self._register()
+        self.election.lost_something(_now_ms())
         if self._tasks:
-            self._settle()
+            self.election.settle()
 
     # -- what members ask for ------------------------------------------------------------------------------------------
 
@@ -154,11 +195,9 @@ class ElectionManager:
         `steps.view` names it when this returns; the caller sets the limit.
         """
         if self.elector.leads:
-            self._seat.taken.clear()
-            if successor is not None:
-                name = self.members.names[successor - 1]
-                self._ask(QuestionKind.SUMMON, ElectionCall(self.elector.vote.term), only=name)
-        await self._seat.taken.wait()
+            self._taken.clear()
+            self.election.summon(self.members.names[successor - 1] if successor is not None else "")
+        await self._taken.wait()
 
     async def knows_leader(self) -> bool:
         """Whether the leading controller is known, which holds the users; where there are controllers."""
@@ -204,53 +243,15 @@ class ElectionManager:
         """Answer another member. Raises RemoteViolation, Refused."""
         question = decode_body(command.body, Question)
         self.lines.check(question)
-        now_ms, elector, place = _now_ms(), self.elector, self._seat.place()
-        if not question.trial:
-            votes = question.kind is not QuestionKind.JOIN
-            self.admission.reported(question.sender, question.term, question.place, votes=votes)
-        granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
-        if question.kind is QuestionKind.VOTE and self.admission.admitted:
-            ask = ElectionCall(question.term, trial=question.trial, forced=question.forced)
-            granted = elector.asked(now_ms, question.sender, ask, question.place, place)
-        elif question.kind is QuestionKind.SUMMON and self.admission.admitted and self._seat.is_sound():
-            elector.summoned(now_ms, question.sender, question.term)
-            granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
-        elif question.kind is QuestionKind.BEAT:
-            if elector.beaten(now_ms, question.sender, question.term):
-                self._leader_addresses = question.address, question.ha_address
-                self._catch_up(question)
-            granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
-        self._settle()
-        reply = Reply(
-            term=granted.term, place=place, asked_ms=question.asked_ms, answer=granted.answer,
-            votes=self.admission.admitted,
-        )  # fmt: skip
-        return command.reply(body=encode_body(reply))
+        return command.reply(body=encode_body(self.election.asked(_now_ms(), question)))
 
     def _answered(self, name: str, kind: QuestionKind, call: ElectionCall, reply: Reply) -> None:
         if not self._tasks:
             return
-        now_ms, elector = _now_ms(), self.elector
-        if not call.trial:
-            self.admission.reported(name, reply.term, reply.place, votes=reply.votes)
-        if kind is QuestionKind.BEAT:
-            elector.beat_answered(now_ms, name, reply.term, reply.asked_ms, votes=reply.votes)
-            self._prove()
-        elif kind is QuestionKind.VOTE and reply.votes:
-            elector.answered(now_ms, name, call, VoteReply(reply.term, reply.answer))
-        self._settle()
-
-    def _ask(self, kind: QuestionKind, call: ElectionCall, *, only: str = "") -> None:
-        self.lines.ask(kind, call, self._seat.place(), self._addresses(), only=only)
+        self.election.answered(_now_ms(), name, kind, call, reply)
 
     def _lost(self, name: str) -> None:
         self.elector.lost(_now_ms(), name)
-
-    def _prove(self) -> None:
-        """A majority has answered: a master that stood still may be the master still."""
-        elector = self.elector
-        if elector.leads and self.pauses.confirmed(elector.vote.term, self.members.own_id, elector.proven_ms):
-            self._log.info("still_the_master", by="a majority of the members", epoch=elector.vote.term)
 
     # -- the clock -----------------------------------------------------------------------------------------------------
 
@@ -264,76 +265,17 @@ class ElectionManager:
             await asyncio.sleep(TICK_S)
 
     def _tick(self) -> None:
-        now_ms = _now_ms()
         self.pauses.may_answer()
-        admitted = self.admission.admitted
-        if not admitted:
-            self._join(now_ms)
-        self.elector.tick(now_ms, may_stand=admitted and self._seat.is_sound())
-        self._settle()
-
-    def _join(self, now_ms: int) -> None:
-        if self.admission.founds(self.elector.vote, self._seat.place()):
-            self._admit("the group is new")
-        elif self.admission.asks(now_ms):
-            self._ask(QuestionKind.JOIN, ElectionCall(self.elector.vote.term))
-
-    def _catch_up(self, beat: Question) -> None:
-        if not self.admission.admitted:
-            end = self._seat.copied(beat.term)
-            if end >= 0 and self.admission.catches_up(beat.term, beat.place[1], end):
-                self._admit("the master's log is copied")
-
-    def _admit(self, reason: str) -> None:
-        self.admission.admitted = True
-        self.own.save(admitted=True)
-        self._log.info("votes_now", reason=reason)
-        self._seat.count_copies(counted=True)
+        self.election.tick(_now_ms())
 
     def _in_doubt(self, paused_ms: int) -> None:
         self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.steps.epoch)
         self.queue.feed(StoodStill())
 
-    # -- roles ---------------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        """After anything that happened: the disk first, then this broker's role, then the others."""
-        elector = self.elector
-        self._save()
-        self._publish()
-        asks, elector.outbox = elector.outbox, []
-        for ask in asks:
-            if ask.term >= elector.vote.term:
-                self._ask(QuestionKind.BEAT if ask.beat else QuestionKind.VOTE, ask)
-
-    @property
-    def _saved(self) -> OwnVote:
-        """What the disk has."""
-        return OwnVote(self.own.identity.term, self.own.identity.voted_for)
-
-    def _save(self) -> None:
-        vote = self.elector.vote
-        if vote != self._saved:
-            if vote.term > self._saved.term:
-                self._seat.fence(vote.term)
-            self.own.save(term=vote.term, voted_for=vote.voted_for)
-
-    def _publish(self) -> None:
-        elector, members = self.elector, self.members
-        leader = elector.outcome(self.steps.epoch)
-        if leader is None:
-            return
-        if leader and not elector.leads:
-            self._seat.taken.set()
-        addresses = self._addresses() if elector.leads else self._leader_addresses if leader else ("", "")
-        master = members.id_of(leader) if leader else None
-        view = KnownGroup(elector.vote.term, master, *addresses, members.ids)
-        self.queue.report(self.steps, view, self.own.save_epoch)
-
-    def _register(self) -> None:
-        """Roles may be taken: there is nobody to register at."""
-        self.steps.found_leader(_now_ms())
-        self.steps.registered(_now_ms())
+def saved_vote(identity: SavedIdentity) -> OwnVote:
+    """What the disk has."""
+    return OwnVote(identity.term, identity.voted_for)
 
 
 def _timers(config: BrokerConfig) -> ElectionTimers:

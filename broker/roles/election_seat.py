@@ -6,7 +6,6 @@ loop. Loop thread only.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ class ElectionSeat:
     def __init__(self, member: SeatedMember) -> None:
         self.counted = True
         """Whether what is copied here counts for the majority."""
-        self.taken = asyncio.Event()
-        """Another member leads."""
         self._member = member
 
     def place(self) -> tuple[int, int]:

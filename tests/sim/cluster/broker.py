@@ -19,7 +19,7 @@ from broker.replication.leader import Acknowledge, Leader, SyncStateSet
 from broker.replication.log_following import LogFollowing
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
-from broker.roles.election import Elector
+from broker.roles.election import Elector, GroupElection
 from broker.roles.group_node import DamageFound, GroupNode, Start, StoodStill
 from broker.roles.role_queue import RoleActions
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
@@ -56,6 +56,7 @@ class Build:
     following: type[LogFollowing] = LogFollowing
     majority: type[Majority] = Majority
     elector: type[Elector] = Elector
+    election: type[GroupElection] = GroupElection
     elects: bool = False
     """The brokers elect their master; there are no controllers."""
     is_async: bool = False

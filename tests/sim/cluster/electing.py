@@ -1,21 +1,22 @@
-"""A group that elects its own master: the real election and majority rule in place of the controllers.
+"""A group that elects its own master: the shipped election and majority rule in place of the controllers.
 
-What is modelled here is what `broker/roles/election_manager` does around them: the vote on the disk before it is shown,
-questions and answers over the network.
+What is modelled is a disk with the vote, and what carries questions and answers over the network.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from broker.replication.leader import Acknowledge
 from broker.replication.majority import Majority, majority_of
-from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, Place, VoterAdmission, VoteReply
+from broker.roles.election import ElectionCall, ElectionTimers, OwnVote, VoterAdmission
+from broker.roles.election_seat import ElectionSeat
 from broker.roles.group_node import Start
 from broker.roles.steps import KnownGroup
 from controller.replicas.group import GroupView
-from remoting.protocol.voting import VoteAnswer
+from remoting.protocol.bodies.election_body import Question, QuestionKind, Reply
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP
@@ -24,7 +25,51 @@ from tests.sim.cluster.pace import Pace
 from tests.sim.cluster.platter import Disks
 from tests.sim.cluster.world import Node, Violation, World
 
-JOIN_TICKS = 2
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How far a log goes, and in whose epoch."""
+
+    end: int
+    written: int
+
+
+class SeatedBroker:
+    """A broker's log and stream, for the shipped `ElectionSeat`."""
+
+    def __init__(self, broker: ElectingBroker) -> None:
+        self._broker = broker
+
+    @property
+    def store(self) -> Any:
+        """The open log."""
+        return self._broker.opened
+
+    @property
+    def client(self) -> Any:
+        """What copies the master's log."""
+        return self._broker.following
+
+    def log_state(self) -> LogEnd:
+        """Also while it is closed."""
+        log = self._broker.log
+        entry = log.epochs.at(log.end - 1) if log.end > log.begin else None
+        return LogEnd(log.end, entry[0] if entry else 0)
+
+
+class ScriptedSeat(ElectionSeat):
+    """The shipped one; a story may keep its member from standing for election."""
+
+    def __init__(self, broker: ElectingBroker) -> None:
+        super().__init__(SeatedBroker(broker))
+        self._broker = broker
+
+    def is_sound(self) -> bool:
+        return self._broker.may_stand and super().is_sound()
+
+    def fence(self, epoch: int) -> None:
+        if "acknowledges-after-voting" not in self._broker.flags:
+            super().fence(epoch)
 
 
 class Electorate:
@@ -89,16 +134,18 @@ class ElectingBroker(Broker):
 
     def _clear(self) -> None:
         super()._clear()
-        pace = self.cluster.pace
+        pace, build = self.cluster.pace, self.cluster.build
         timers = ElectionTimers(int(pace.tick_ms), pace.live_ms, int(pace.tick_ms))
-        self.elector = self.cluster.build.elector(self.name, self.names, timers, self.vote, self.world.chance.random)
-        self.admission = VoterAdmission(self.name, self.names, admitted=self.admitted)
-        self.steps = self.cluster.build.steps(
+        self.elector = build.elector(self.name, self.names, timers, self.vote, self.world.chance.random)
+        admission = VoterAdmission(self.name, self.names, admitted=self.admitted, join_ms=int(pace.tick_ms))
+        self.steps = build.steps(
             self.ident, is_applied=True, epoch=self.saved_epoch, is_learner=False, poll_interval_ms=0
         )
-        self.steps.found_leader(0)
-        self.steps.registered(0)  # there is nobody to register at
         self.is_learner = not self.admitted
+        self.seat = ScriptedSeat(self)
+        self.seat.counted = self.admitted
+        ids = {name: int(name[1:]) for name in self.names}
+        self.election = build.election(self.elector, admission, self.steps, self.seat, self, ids)
 
     def _start(self) -> None:
         """Recover the log and what was voted."""
@@ -118,130 +165,82 @@ class ElectingBroker(Broker):
     def _tick(self) -> None:
         self._ticks += 1
         self.pauses.may_answer()
-        now_ms = int(self.world.now)
-        if not self.admission.admitted:
-            if self.admission.founds(self.elector.vote, self.place()):
-                self._admit()
-            elif self._ticks % JOIN_TICKS == 0:
-                self._ask_all("join", ElectionCall(self.elector.vote.term))
-        self.elector.tick(now_ms, may_stand=self.admission.admitted and self._may_stand())
-        self._settle()
+        self.election.tick(int(self.world.now))
         self.streams.tick()
         self.keep_up()
         self.after(self.cluster.pace.tick_ms / 2, self._tick)
 
-    def _may_stand(self) -> bool:
-        return self.may_stand and not self.knows_damage()
-
     def lost_something(self) -> None:
         """The log is damaged: it votes, and is counted, once it has copied what it lost."""
         self.world.tell(self.name, f"has lost what is behind {self.damage}")
-        self.admission.forget()
-        self.admitted = self.safe = False
-        self.is_learner = True
-        if self.following is not None:
-            self.following.introduce()
-        self.elector.resign(int(self.world.now))
-        self.roles.drop()
-        self.steps.lost_something(0)
-        self.steps.found_leader(0)
-        self.steps.registered(0)
-        self._settle()
+        self.election.lost_something(int(self.world.now))
+        self.election.settle()
 
-    def place(self) -> Place:
-        """Where the log ends."""
-        entry = self.log.epochs.at(self.log.end - 1) if self.log.end > self.log.begin else None
-        return (entry[0] if entry else 0, self.log.end)
+    # -- the disk, the others and roles, for the election --------------------------------------------------------------
+
+    @property
+    def saved_vote(self) -> OwnVote:
+        """On the disk."""
+        return self.vote
+
+    def save_vote(self, vote: OwnVote) -> None:
+        """On the disk at once."""
+        self.vote = vote
+
+    def save_admitted(self, *, admitted: bool, reason: str) -> None:
+        """On the disk at once."""
+        self.world.tell(self.name, f"{'votes' if admitted else 'does not vote'} from now on: {reason}")
+        self.admitted = self.safe = admitted
+        self.is_learner = not admitted
+
+    def addresses(self) -> tuple[str, str]:
+        """Its name is its address."""
+        return self.name, self.name
+
+    def proved(self, term: int, proven_ms: int) -> None:
+        """It may be the master still after a pause."""
+        self.pauses.confirmed(term, self.ident, proven_ms)
+
+    def report(self, view: KnownGroup) -> None:
+        """Known of the group."""
+        self.roles.report(self.steps, view, self.save_epoch)
+
+    def taken(self) -> None:
+        """Another member leads."""
+        if self.leading is not None:
+            self.leading.taken()
+
+    def drop(self) -> None:
+        """No role is wanted any more."""
+        self.roles.drop()
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def _ask_all(self, kind: str, ask: ElectionCall) -> None:
-        now_ms, boot = int(self.world.now), self.boot
+    def ask(self, kind: QuestionKind, call: ElectionCall, *, only: str = "") -> None:
+        """Ask all others, or one."""
+        asked = Question(
+            cluster=CLUSTER, group=GROUP, members="", sender=self.name, kind=kind, term=call.term,
+            place=self.seat.place(), asked_ms=int(self.world.now), trial=call.trial, forced=call.forced,
+            address=self.name, ha_address=self.name,
+        )  # fmt: skip
         for other in self.cluster.controllers.brokers:
-            if other is not self and other.name not in self.broken_lines:
-                answer = partial(self._answered_by, boot, other.name, kind, ask, now_ms)
-                self.cluster.network.send(self.name, other, other.question, self, kind, ask, self.place(), answer)
+            if other is not self and other.name not in self.broken_lines and only in ("", other.name):
+                answer = partial(self._answered, self.boot, other.name, kind, call)
+                self.cluster.network.send(self.name, other, other.question, self, asked, answer)
 
-    def question(self, sender: ElectingBroker, kind: str, ask: ElectionCall, place: Place, answer: Any) -> None:
+    def question(self, sender: ElectingBroker, asked: Question, answer: Any) -> None:
         """One of another member."""
-        now_ms, elector, own_place = int(self.world.now), self.elector, self.place()
-        if "vote-ignores-place" in self.flags or (ask.forced and "forced-votes-ignore-place" in self.flags):
-            own_place = (0, 0)
-        if not ask.trial:
-            self.admission.reported(sender.name, ask.term, place, votes=kind != "join")
-        granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
-        if kind == "vote" and self.admission.admitted:
-            granted = elector.asked(now_ms, sender.name, ask, place, own_place)
-            if "two-votes" in self.flags:
-                elector.vote = OwnVote(elector.vote.term)
-        elif kind == "summon" and self.admission.admitted and self._may_stand():
-            elector.summoned(now_ms, sender.name, ask.term)
-        elif kind == "beat":
-            if elector.beaten(now_ms, sender.name, ask.term):
-                self._catch_up(sender, ask.term, place[1])
-            granted = VoteReply(elector.vote.term, VoteAnswer.ACCEPT)
-        self._settle()
-        self.cluster.network.send(self.name, sender, answer, granted, own_place, self.admission.admitted)
+        reply = self.election.asked(int(self.world.now), asked)
+        self.cluster.network.send(self.name, sender, answer, reply)
 
-    def _answered_by(
-        self,
-        boot: int,
-        name: str,
-        kind: str,
-        ask: ElectionCall,
-        sent_ms: int,
-        granted: VoteReply,
-        place: Place,
-        votes: bool,
-    ) -> None:
-        if boot != self.boot:
-            return
-        now_ms, elector = int(self.world.now), self.elector
-        if not ask.trial:
-            self.admission.reported(name, granted.term, place, votes=votes)
-        if kind == "beat":
-            elector.beat_answered(now_ms, name, granted.term, sent_ms, votes=votes)
-            if elector.leads:
-                self.pauses.confirmed(elector.vote.term, self.ident, elector.proven_ms)
-        elif kind == "vote" and votes:
-            elector.answered(now_ms, name, ask, granted)
-        self._settle()
-
-    def _catch_up(self, leader: ElectingBroker, term: int, end: int) -> None:
-        if self.admission.admitted or self.following is None or not self.following.continues(term):
-            return
-        if not self.follows(leader):
-            return
-        if self.admission.catches_up(term, end, self.log.kept):
-            self._admit()
-
-    def _admit(self) -> None:
-        self.world.tell(self.name, "votes from now on")
-        self.admission.admitted = self.admitted = self.safe = True
-        self.is_learner = False
-        if self.following is not None:
-            self.following.introduce()
+    def _answered(self, boot: int, name: str, kind: QuestionKind, call: ElectionCall, reply: Reply) -> None:
+        if boot == self.boot:
+            self.election.answered(int(self.world.now), name, kind, call, reply)
 
     def superseded(self, _epoch: int) -> None:
         """Members tell each other their terms."""
 
     # -- roles ---------------------------------------------------------------------------------------------------------
-
-    def _settle(self) -> None:
-        elector = self.elector
-        if elector.vote != self.vote:
-            if (
-                elector.vote.term > self.vote.term
-                and self.following is not None
-                and "acknowledges-after-voting" not in self.flags
-            ):
-                self.following.following.fence(elector.vote.term)
-            self.vote = elector.vote
-        self._publish()
-        asks, elector.outbox = elector.outbox, []
-        for ask in asks:
-            if ask.term >= elector.vote.term:
-                self._ask_all("beat" if ask.beat else "vote", ask)
 
     def move(self, to: int) -> None:
         """An operator has another member be the master in place of this one, if it is and that one is in sync."""
@@ -253,22 +252,7 @@ class ElectingBroker(Broker):
 
     def seek(self, successor: int | None) -> None:
         """Summon a member that has everything."""
-        if successor is not None and self.leads:
-            call, answer = ElectionCall(self.elector.vote.term), lambda *_answer: None
-            other = self.cluster.controllers.brokers[successor - 1]
-            self.cluster.network.send(self.name, other, other.question, self, "summon", call, self.place(), answer)
-
-    def _publish(self) -> None:
-        elector = self.elector
-        leader = elector.outcome(self.steps.epoch)
-        if leader is None:
-            return
-        if leader and not elector.leads and self.leading is not None:
-            self.leading.taken()
-        members = frozenset(each.ident for each in self.cluster.controllers.brokers)
-        master = int(leader[1:]) if leader else None
-        view = KnownGroup(elector.vote.term, master, leader, leader, members)
-        self.roles.report(self.steps, view, self.save_epoch)
+        self.election.summon(f"b{successor}" if successor is not None else "")
 
     def fenced_below(self, epoch: int) -> int:
         """The epoch that a replica tells the master of `epoch`: a later one if it has voted since."""
@@ -278,7 +262,7 @@ class ElectingBroker(Broker):
         """Give the role up, then the process ends; it leads no more."""
         if self.is_up and boot == self.boot:
             self.elector.resign(int(self.world.now))
-            self._settle()
+            self.election.settle()
         super().end(boot)
 
     def majority(self, epoch: int) -> Majority:

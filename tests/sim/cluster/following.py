@@ -23,7 +23,7 @@ class Following:
         self.broker = broker
         assert broker.opened is not None
         self.following = broker.cluster.build.following(
-            broker.host, broker.opened, self._follower(), address, epoch,
+            broker.host, broker.opened, self._follower(is_learner=broker.is_learner), address, epoch,
             silence_ms=int(broker.cluster.pace.silence_ms), dial=self._dial, superseded=broker.superseded,
             failed=self._failed,
         )  # fmt: skip
@@ -34,14 +34,14 @@ class Following:
         """Whose log is copied."""
         return self.broker.cluster.named(self.following.address)
 
-    def _follower(self) -> Callable[..., Follower]:
+    def _follower(self, *, is_learner: bool) -> Callable[..., Follower]:
         broker = self.broker
-        identity = ReplicaIdentity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner)
+        identity = ReplicaIdentity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=is_learner)
         return partial(broker.cluster.build.follower, identity)
 
-    def introduce(self) -> None:
+    def introduce(self, *, is_learner: bool) -> None:
         """The broker is a learner, or one no more."""
-        self.following.introduce(self._follower())
+        self.following.introduce(self._follower(is_learner=is_learner))
 
     def _dial(self, _address: str, stream: MasterStream) -> MasterSide:
         return MasterSide(self, stream)

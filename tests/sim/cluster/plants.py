@@ -12,9 +12,10 @@ from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, R
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.leader import FollowerProgress, Leader, Proposal, SyncStateSet
 from broker.replication.majority import Majority
-from broker.roles.election import Elector
+from broker.roles.election import ElectionCall, Elector, GroupElection, OwnVote, Place, VoteReply
 from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, RoleChange, SyncStateSetChange
 from broker.store.index.reader import Reader
+from remoting.protocol.bodies.election_body import Question, Reply
 from tests.sim.cluster.broker import Build
 
 
@@ -227,6 +228,33 @@ class HearsVotersOnly(Elector):
             super().beat_answered(now_ms, sender, term, sent_ms, votes=votes)
 
 
+class VotesForAnyLog(Elector):
+    """Where the logs end makes no difference to a vote."""
+
+    def asked(self, now_ms: int, sender: str, ask: ElectionCall, place: Place, own_place: Place) -> VoteReply:
+        return super().asked(now_ms, sender, ask, place, (0, 0))
+
+
+class VotesAgain(Elector):
+    """Whom it has voted for in a term is forgotten."""
+
+    def asked(self, now_ms: int, sender: str, ask: ElectionCall, place: Place, own_place: Place) -> VoteReply:
+        granted = super().asked(now_ms, sender, ask, place, own_place)
+        self.vote = OwnVote(self.vote.term)
+        return granted
+
+
+class VotesUnadmitted(GroupElection):
+    """Who has forgotten what it promised votes all the same."""
+
+    def asked(self, now_ms: int, question: Question) -> Reply:
+        before, self.admission.admitted = self.admission.admitted, True
+        try:
+            return super().asked(now_ms, question)
+        finally:
+            self.admission.admitted = before
+
+
 def _electing(flag: str) -> Build:
     return Build(frozenset({flag}), elects=True)
 
@@ -263,9 +291,10 @@ PLANTS: dict[str, Build] = {
     "answers-after-a-pause": Build(pauses=AnswersAlways),
     "hands-over-to-anybody": Build(frozenset({"hands-over-to-anybody"})),
     "vote-forgotten": _electing("vote-forgotten"),
-    "vote-ignores-place": _electing("vote-ignores-place"),
-    "two-votes-a-term": _electing("two-votes"),
+    "vote-ignores-place": Build(elector=VotesForAnyLog, elects=True),
+    "two-votes-a-term": Build(elector=VotesAgain, elects=True),
     "wiped-brokers-vote": _electing("wiped-votes"),
+    "votes-unadmitted": Build(election=VotesUnadmitted, elects=True),
     "counts-less-than-a-majority": Build(majority=CountsTooFew, elects=True),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }

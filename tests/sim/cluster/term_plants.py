@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.roles.election import ElectionCall, Elector, Place, VoteReply
 from broker.roles.term import SUMMONS, MasterTerm, TermHandOver
 from tests.sim.cluster.broker import Build
 
@@ -106,11 +107,18 @@ class SummonsTheLast(TermHandOver):
             self._term.later(self._limit_s / SUMMONS, self._seek)
 
 
+class ForcedForAnyLog(Elector):
+    """Where the logs end makes no difference to a vote that the leader wants."""
+
+    def asked(self, now_ms: int, sender: str, ask: ElectionCall, place: Place, own_place: Place) -> VoteReply:
+        return super().asked(now_ms, sender, ask, place, (0, 0) if ask.forced else own_place)
+
+
 PLANTS: dict[str, Build] = {
     "keeps-its-office": Build(term=KeepsItsOffice),
     "acknowledges-what-it-hands-over": Build(frozenset({"acknowledges-what-it-hands-over"}), hand_over=HandsOverAtOnce),
     "waits-for-ever": Build(hand_over=WaitsForEver),
-    "forced-votes-ignore-place": Build(frozenset({"forced-votes-ignore-place"}), elects=True, hand_over=SummonsTheLast),
+    "forced-votes-ignore-place": Build(elector=ForcedForAnyLog, elects=True, hand_over=SummonsTheLast),
 }
 
 RARE: dict[str, int] = {"forced-votes-ignore-place": 100}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controller.replicas.group import AlterSyncStateSet
+from remoting.protocol.bodies.election_body import Question, QuestionKind
 from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.broker import Build
 from tests.sim.cluster.pace import USUAL
@@ -190,9 +191,10 @@ def a_summons_is_lost(story: Story) -> None:
 
     def lossy(sender: str, node: Node, *what: Any) -> None:
         """The first summons goes astray."""
-        if "summon" in what:
+        is_summons = any(isinstance(each, Question) and each.kind is QuestionKind.SUMMON for each in what)
+        if is_summons:
             summons.append(node)
-        if "summon" not in what or len(summons) > 1:
+        if not is_summons or len(summons) > 1:
             send(sender, node, *what)
 
     story.network.send = lossy

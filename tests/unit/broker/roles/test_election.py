@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from broker.replication.majority import majority_of
 from broker.roles.election import (
     ElectionCall,
     ElectionPhase,
     ElectionTimers,
     Elector,
+    GroupElection,
     OwnVote,
     VoterAdmission,
     VoteReply,
 )
+from broker.roles.steps import KnownGroup, ReplicaSteps
+from remoting.protocol.bodies.election_body import Question, QuestionKind, Reply
 from remoting.protocol.voting import VoteAnswer
 
 NAMES = frozenset({"a", "b", "c"})
@@ -275,3 +282,158 @@ def test_no_trial_is_forced_and_no_leader_is_summoned() -> None:
     one = leader("b")
     one.summoned(210, "b", 1)
     assert one.leads
+
+
+class Bench:
+    """Member b of three, which votes and has a log; what its election does to the world is noted, in order."""
+
+    def __init__(self, elector: Elector | None = None, *, admitted: bool = True, end: int = 400) -> None:
+        self.notes: list[tuple[Any, ...]] = []
+        self.saved_vote = OwnVote()
+        self.end, self.kept, self.is_damaged = end, -1, False
+        self.elector = elector or member()
+        self.admission = VoterAdmission("b", NAMES, admitted=admitted)
+        self.steps = ReplicaSteps(2, is_applied=True, epoch=0, is_learner=False, poll_interval_ms=0)
+        self.election = GroupElection(self.elector, self.admission, self.steps, self, self, {"a": 1, "b": 2, "c": 3})
+
+    def did(self) -> list[tuple[Any, ...]]:
+        """What was done since the last look."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def place(self) -> tuple[int, int]:
+        return (3 if self.end else 0), self.end
+
+    def copied(self, _epoch: int) -> int:
+        return self.kept
+
+    def is_sound(self) -> bool:
+        return not self.is_damaged
+
+    def addresses(self) -> tuple[str, str]:
+        return "b:1", "b:2"
+
+    def fence(self, epoch: int) -> None:
+        self.notes.append(("fence", epoch))
+
+    def count_copies(self, *, counted: bool) -> None:
+        self.notes.append(("count", counted))
+
+    def save_vote(self, vote: OwnVote) -> None:
+        self.saved_vote = vote
+        self.notes.append(("save", vote))
+
+    def save_admitted(self, *, admitted: bool, reason: str) -> None:
+        assert reason
+        self.notes.append(("admitted", admitted))
+
+    def ask(self, kind: QuestionKind, call: ElectionCall, *, only: str = "") -> None:
+        self.notes.append(("ask", kind, call.term, only))
+
+    def proved(self, term: int, proven_ms: int) -> None:
+        self.notes.append(("proved", term, proven_ms))
+
+    def report(self, view: KnownGroup) -> None:
+        self.notes.append(("report", view.epoch, view.master, view.address))
+        self.steps.update(view)
+
+    def taken(self) -> None:
+        self.notes.append(("taken",))
+
+    def drop(self) -> None:
+        self.notes.append(("drop",))
+
+    def hear(self, kind: QuestionKind, term: int, *, sender: str = "a", end: int = 500, now_ms: int = 10) -> Reply:
+        """A question of another member."""
+        place = (3, end) if end else (0, 0)
+        question = Question(
+            cluster="c", group="g", members="", sender=sender, kind=kind, term=term, place=place, asked_ms=7,
+            address=f"{sender}:1", ha_address=f"{sender}:2",
+        )  # fmt: skip
+        return self.election.asked(now_ms, question)
+
+
+def test_a_vote_ends_the_stream_first_and_is_on_the_disk_before_all_that_shows_it() -> None:
+    bench = Bench()
+    reply = bench.hear(QuestionKind.VOTE, 5)
+    assert (reply.term, reply.answer, reply.place, reply.asked_ms, reply.votes) == (
+        5, VoteAnswer.ACCEPT, (3, 400), 7, True,
+    )  # fmt: skip
+    assert bench.did() == [("fence", 5), ("save", OwnVote(5, "a")), ("report", 5, None, "")]
+    bench.hear(QuestionKind.BEAT, 5)
+    assert bench.did() == [("taken",), ("report", 5, 1, "a:1")]
+    assert bench.hear(QuestionKind.SUMMON, 5).term == 6
+    assert bench.did() == [("fence", 6), ("save", OwnVote(6, "b")), ("ask", QuestionKind.VOTE, 6, "")]
+
+
+def test_a_candidate_saves_its_vote_before_it_asks_and_tells_where_it_leads() -> None:
+    bench = Bench()
+    bench.election.tick(150)
+    assert bench.did() == [("ask", QuestionKind.VOTE, 1, "")], "a trial"
+    granted = Reply(term=1, place=(3, 400), asked_ms=150)
+    bench.election.answered(150, "a", QuestionKind.VOTE, ElectionCall(1, trial=True), granted)
+    assert bench.did() == [("fence", 1), ("save", OwnVote(1, "b")), ("ask", QuestionKind.VOTE, 1, "")]
+    bench.election.answered(150, "a", QuestionKind.VOTE, ElectionCall(1), granted)
+    assert bench.did() == [("report", 1, 2, "b:1"), ("ask", QuestionKind.BEAT, 1, "")]
+    bench.election.answered(170, "a", QuestionKind.BEAT, ElectionCall(1, beat=True), granted)
+    assert bench.did() == [("proved", 1, 150), ("report", 1, 2, "b:1")]
+    bench.election.summon("")
+    bench.election.summon("c")
+    assert bench.did() == [("ask", QuestionKind.SUMMON, 1, "c")]
+
+
+@pytest.mark.parametrize("kind", [QuestionKind.VOTE, QuestionKind.SUMMON])
+def test_a_member_that_is_not_admitted_votes_for_nobody_and_stands_for_nothing(kind: QuestionKind) -> None:
+    bench = Bench(admitted=False)
+    reply = bench.hear(kind, 5)
+    assert (reply.term, reply.votes) == (0, False)
+    bench.election.tick(5_000)
+    assert bench.did() == [("ask", QuestionKind.JOIN, 0, "")]
+    bench.hear(QuestionKind.JOIN, 0, end=0)
+    bench.hear(QuestionKind.JOIN, 0, sender="c", end=0)
+    bench.election.tick(5_100)
+    assert bench.did() == [], "its log is not empty: the group is not new"
+
+
+def test_a_new_group_is_founded_by_those_that_have_heard_of_all() -> None:
+    bench = Bench(admitted=False, end=0)
+    bench.hear(QuestionKind.JOIN, 0, end=0)
+    bench.election.tick(100)
+    assert bench.did() == [("ask", QuestionKind.JOIN, 0, "")]
+    bench.hear(QuestionKind.JOIN, 0, sender="c", end=0)
+    bench.election.tick(120)
+    assert bench.did() == [("admitted", True), ("count", True)]
+
+
+def test_who_was_emptied_votes_when_it_has_copied_what_the_leader_had() -> None:
+    bench = Bench(admitted=False, end=0)
+    for sender in ("c", "a"):
+        bench.hear(QuestionKind.BEAT, 5, sender=sender)
+    assert ("admitted", True) not in bench.did(), "nothing is copied yet"
+    bench.kept = 499
+    bench.hear(QuestionKind.BEAT, 5, sender="c")
+    assert ("admitted", True) not in bench.did()
+    bench.kept = 500
+    assert bench.hear(QuestionKind.BEAT, 5, sender="c").votes
+    assert bench.did()[:2] == [("admitted", True), ("count", True)]
+
+
+def test_a_leader_that_finds_damage_resigns_and_does_not_stand_again() -> None:
+    bench = Bench(leader())
+    bench.election.settle()
+    bench.did()
+    bench.election.lost_something(300)
+    assert bench.did() == [("admitted", False), ("count", False), ("drop",)]
+    assert (bench.elector.leads, bench.admission.admitted, bench.steps.is_registered) == (False, False, True)
+    bench.election.settle()
+    assert bench.did() == [("fence", 2), ("save", OwnVote(2)), ("report", 2, None, "")]
+
+
+def test_a_member_with_a_damaged_log_votes_and_stands_for_nothing() -> None:
+    bench = Bench()
+    bench.is_damaged = True
+    bench.election.tick(5_000)
+    assert bench.did() == []
+    bench.hear(QuestionKind.BEAT, 5)
+    assert bench.hear(QuestionKind.SUMMON, 5).term == 5
+    assert bench.hear(QuestionKind.VOTE, 6, sender="c", now_ms=5_000).answer is VoteAnswer.ACCEPT

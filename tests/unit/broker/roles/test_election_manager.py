@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import msgspec
@@ -32,7 +31,6 @@ class Member:
         self.directory, self.end = directory, end
         self.written = 3
         self.fences: list[int] = []
-        self.taken = asyncio.Event()
         self.counted: list[bool] = []
         self.epoch, self.confirm = 3, 0
         self.config = BrokerConfig(
