@@ -160,7 +160,7 @@ class LogStore:
     @property
     def quarantined(self) -> Sequence[DamagedRange]:
         """The ranges of the log that were durable and are damaged."""
-        return tuple(self._parts.damage.quarantine)
+        return self._parts.damage.known()
 
     def metrics(self) -> dict[str, int]:
         """Return gauges and totals of the store."""

@@ -411,7 +411,8 @@ class ReplicaLog:
     @property
     def sound_end(self) -> int:
         """Where the first damage of the log begins that is known; its end when there is none."""
-        return min([each.start for each in self._parts.damage.quarantine], default=self._parts.opened.log.end)
+        log = self._parts.opened.log
+        return max(log.begin, min([each.start for each in self._parts.damage.known()], default=log.end))
 
     def raw(self, position: int, bytes_max: int) -> RawPart | None:
         """Return the bytes from `position` on, None at the end of the log; see `raw_part`.

@@ -180,8 +180,15 @@ class DamageWatch:
         self.reads_total = 0
         """Reads that met damage."""
 
+    def known(self) -> Sequence[DamagedRange]:
+        """Return the damaged ranges of the log, as far as it has not expired."""
+        if len(self.quarantine):
+            self.quarantine.drop_before(self._log.begin)  # the file is replaced with the next range, or at a start
+        return tuple(self.quarantine)
+
     def metrics(self) -> dict[str, int]:
         """Return what there is and how often it was met."""
+        self.known()
         return {
             "quarantined_ranges": len(self.quarantine),
             "quarantined_bytes": self.quarantine.size_bytes,

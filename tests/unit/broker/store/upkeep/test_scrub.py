@@ -175,3 +175,19 @@ def test_a_file_deleted_before_it_is_read_is_no_failure(tmp_path: Path, monkeypa
     done(job(), None)
     assert (failures, walk.position > begins[0]) == ([], True)
     bench.close()
+
+
+def test_damage_that_has_expired_with_the_log_is_damage_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica would never follow: its sound part would end below its begin."""
+    replica, begins = filled(tmp_path, monkeypatch)
+    flip(replica, begins[0])
+    store = replica.open()
+    walk(replica)
+    assert store.replica.sound_end == begins[0]
+    assert store._log.drop_before(store._log.segments[1].base)
+    assert not store.quarantined
+    assert store.replica.sound_end == store.end_position
+    assert store.metrics()["quarantined_ranges"] == 0
+    replica.close()
