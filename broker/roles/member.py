@@ -212,6 +212,10 @@ class MemberHost:
         self._reads.close()
         self._data.close()
 
+    def damaged_at(self) -> int | None:
+        """Where the log's first damage begins."""
+        return self._store.replica.sound_end if self._store.quarantined else None
+
     def lost_something(self) -> None:
         """The log has lost something."""
         self._manager.lost_something()

@@ -5,7 +5,8 @@
 
 `RoleActions` is pure: the world is its `RoleHost`, so the simulation runs it on simulated disks. `RoleQueue` is a task
 of the loop. An action that fails ends the broker: its log may be neither open nor closed, and a restart finds out.
-Invariants: one action at a time, in the order in which they were decided; the log is open once. Loop thread only.
+Invariants: one action at a time, in the order in which they were decided; the log is open once;
+nothing that is damaged is given up before the controllers know of it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -131,6 +132,9 @@ class RoleHost(Protocol[ClientT_co, MasterT_co]):
     def close_log(self) -> None:
         """Close the log, if it could be opened."""
 
+    def damaged_at(self) -> int | None:
+        """Where the first damage of the open log begins that is known; None while it is sound."""
+
     def lost_something(self) -> None:
         """Tell the controllers that the log has lost something."""
 
@@ -155,6 +159,8 @@ class RoleActions(Generic[ClientT, MasterT]):
         """What leads; None while this broker does not."""
         self._host, self._streams = host, streams
         self._is_open = False
+        self._reported_at: int | None = None
+        """Where the damage begins that the controllers were told of, and that nobody gives up yet."""
 
     def carry_out(self, action: Action) -> None:
         """Do what the node decided, with what there is for the role."""
@@ -195,7 +201,7 @@ class RoleActions(Generic[ClientT, MasterT]):
                 assert self.master is not None
                 self.master.learn(view)
             case ReportLoss():
-                host.lost_something()
+                self._report_loss()
             case MasterUnreachable(address):
                 host.unreachable(address)
             case Serve(epoch):
@@ -214,10 +220,19 @@ class RoleActions(Generic[ClientT, MasterT]):
 
     def _follow(self, view: KnownGroup) -> None:
         epoch = self._host.fenced_below(view.epoch)
-        if self.client is None:
-            self.client = self._host.follow(view, epoch)
-        else:
+        if self.client is not None:
             self.client.following.move(view.ha_address, epoch)
+            return
+        damaged_at = self._host.damaged_at()
+        if damaged_at is not None and (self._reported_at is None or damaged_at < self._reported_at):
+            self._report_loss()  # a read has met it: what is copied next gives it up, so it is to be known before
+            return
+        self._reported_at = None
+        self.client = self._host.follow(view, epoch)
+
+    def _report_loss(self) -> None:
+        self._reported_at = self._host.damaged_at()
+        self._host.lost_something()
 
     def _fence(self, epoch: int) -> None:
         if self.client is not None:

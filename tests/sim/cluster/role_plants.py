@@ -186,6 +186,14 @@ class CopiesTwoMasters(RoleActions[Following, Leading]):
         super()._follow(view)
 
 
+class GivesUpInSilence(RoleActions[Following, Leading]):
+    """What was found damaged since the log was opened is copied again, and nobody is told."""
+
+    def _follow(self, view: KnownGroup) -> None:
+        self._reported_at = 0
+        super()._follow(view)
+
+
 class LeadsOn(RoleActions[Following, Leading]):
     """The term of a master does not end with its role."""
 
@@ -234,10 +242,11 @@ PLANTS: dict[str, Build] = {
 }
 
 TOLD: dict[str, Build] = {
+    "gives-up-in-silence": Build(actions=GivesUpInSilence),
     "gives-nothing-up": Build(actions=GivesNothingUp),
     "trusts-who-came-before-its-pause": Build(node=TrustsWhoCameBefore),
     "leads-with-the-ordered-set": Build(node=LeadsWithTheOrderedSet),
-    "hides-its-damage": Build(node=HidesItsDamage),
+    "hides-its-damage": Build(node=HidesItsDamage, actions=GivesUpInSilence),
     "keeps-nobody-waiting": Build(node=KeepsNobodyWaiting),
     "refuses-who-waits": Build(node=RefusesWhoWaits),
 }

@@ -66,6 +66,11 @@ class SimulatedHost:
             self._broker.opened.close()
             self._broker.opened = None
 
+    def damaged_at(self) -> int | None:
+        """Where its first damage begins."""
+        opened = self._broker.opened
+        return opened.replica.sound_end if opened.quarantined else None
+
     def unreachable(self, address: str) -> None:
         """Everybody tells where it is."""
         raise Violation("every master can be followed", f"{self._broker.name}: {address}")

@@ -113,6 +113,32 @@ def finds_damage_at_its_start(story: Story) -> None:
     story.end()
 
 
+def a_read_meets_damage_before_it_follows(story: Story) -> None:
+    """A replica whose log opened sound is damaged when it hears of the master; it is not elected before it has all."""
+    story.settle(1, 2, 3)
+    idents = story.append(story.master, 5)
+    story.until(lambda: all(story.answers.get(ident) for ident in idents))
+    story.settle(1, 2, 3)
+    master = story.master
+    damaged, other = story.others(master)
+    damaged.crash(power=False)
+    story.cut([damaged], [], controllers=True)
+    damaged.start()
+    story.until(lambda: damaged.roles.node.phase is NodePhase.IN_ROLE)
+    damaged._damaged_at = damaged.log.starts[1]  # before its upkeep looks
+    damaged.flush_ms = 1_000_000
+    story.heal()
+    story.until(lambda: damaged.log.end == master.log.end and damaged.damage is None)
+    for each in (master, other):
+        each.crash(power=False)
+    damaged.crash(power=True, mood="lose")
+    damaged.flush_ms = 0.5
+    damaged.start()
+    story.run(5_000)
+    assert damaged.leading is None
+    story.end()
+
+
 def asks_while_the_log_opens(story: Story) -> None:
     """A client that finds the next master before that one is ready waits for it, and is not sent away."""
     story.settle(1, 2, 3)
@@ -199,6 +225,12 @@ def replaced_while_clients_wait(story: Story) -> None:
     story.end()
 
 
+def test_damage_that_a_read_has_met_is_reported_before_it_is_given_up() -> None:
+    a_read_meets_damage_before_it_follows(Story())
+    with pytest.raises((Violation, AssertionError)):
+        a_read_meets_damage_before_it_follows(Story(TOLD["gives-up-in-silence"]))
+
+
 def test_who_waits_for_a_master_that_is_replaced_is_told() -> None:
     replaced_while_clients_wait(Story())
     with pytest.raises(AssertionError):
@@ -247,6 +279,7 @@ def test_another_member_is_made_the_master(tell: Callable[[Story], None]) -> Non
 def test_every_bug_has_its_story() -> None:
     assert set(TOLD) == {
         "gives-nothing-up",
+        "gives-up-in-silence",
         "leads-with-the-ordered-set",
         "trusts-who-came-before-its-pause",
         "hides-its-damage",

@@ -190,12 +190,17 @@ class Notes:
 class NotedHost(Notes):
     """A broker that has voted in term 7, whose every call is noted."""
 
+    damage: int | None = None
+
     def follow(self, view: KnownGroup, epoch: int) -> Notes:
         self._notes.append(("follow", view.ha_address, epoch))
         return Notes("client", self._notes)
 
     def fenced_below(self, epoch: int) -> int:
         return max(epoch, 7)
+
+    def damaged_at(self) -> int | None:
+        return self.damage
 
     def lead(self, view: KnownGroup) -> Notes:
         self._notes.append(("lead", view.epoch))
@@ -207,7 +212,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.notes: list[tuple[Any, ...]] = []
-        self.actions: RoleActions[Any, Any] = RoleActions(NotedHost("host", self.notes), Notes("streams", self.notes))  # type: ignore[arg-type]
+        self.host = NotedHost("host", self.notes)
+        self.actions: RoleActions[Any, Any] = RoleActions(self.host, Notes("streams", self.notes))  # type: ignore[arg-type]
 
     def do(self, *actions: Action) -> list[tuple[Any, ...]]:
         """What these do."""
@@ -256,6 +262,21 @@ def test_what_works_on_a_log_ends_before_it_is_closed() -> None:
         ("host.close_log",),
     ]  # fmt: skip
     assert bench.do(OpenLog(None), ClosePorts(), EndRole()) == [("streams.step_down", "this broker is not the master")]
+
+
+def test_damage_is_given_up_only_once_the_controllers_know_of_it() -> None:
+    """What copies the log is made when they have decided again; more damage that is met then is reported too."""
+    bench = Bench()
+    bench.host.damage = 300
+    assert bench.do(FollowMaster(VIEW)) == [("host.lost_something",)]
+    bench.host.damage = 200
+    assert bench.do(FollowMaster(VIEW)) == [("host.lost_something",)]
+    assert bench.do(FollowMaster(VIEW)) == [("follow", "h:2", 7)]
+    bench.host.damage = 400
+    assert bench.do(FollowMaster(VIEW)) == [("client.move", "h:2", 7)], "that is what the next one would give up"
+    assert bench.do(ReportLoss(), Unfollow(), FollowMaster(VIEW)) == [
+        ("host.lost_something",), ("client.stop", False), ("follow", "h:2", 7),
+    ]  # fmt: skip
 
 
 def test_controllers_hear_how_the_log_stands_before_and_after_a_change() -> None:
