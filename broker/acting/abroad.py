@@ -9,12 +9,12 @@ Invariant: nothing goes to this group, or to a broker that is not writable. Loop
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.acting.routes import NameServerRoutes
 from remoting.client.controllers import Controllers
-from remoting.protocol.bodies.controller_body import TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import TopicRoute
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
@@ -43,7 +43,8 @@ class OtherGroups:
         """`controllers`: the name servers."""
         self.said = ""
         """Why a message was not sent, as said last."""
-        self._config, self._controllers, self._dial, self._log = config, controllers, dial, log
+        self._config, self._dial, self._log = config, dial, log
+        self._name_servers = NameServerRoutes(controllers, config.replication.request_timeout_ms, log)
         self._dialled: dict[str, asyncio.Future[Connection]] = {}
         self._routes: dict[str, asyncio.Future[list[Target]]] = {}
 
@@ -134,34 +135,10 @@ class OtherGroups:
 
     async def _targets(self, topic: str) -> list[Target]:
         """The masters of other groups that take messages of a topic, as the first name server says that knows one."""
-        found: asyncio.Future[list[Target]] = asyncio.get_running_loop().create_future()
-        asked = answered = 0
+        route = await self._name_servers.first(topic, lambda route: bool(self._in_route(route)))
+        return [] if route is None else self._in_route(route)
 
-        def question() -> Command:
-            nonlocal asked
-            asked += 1
-            return Command(Code.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic})
-
-        def answer(address: str, reply: Command | None) -> None:
-            nonlocal answered
-            answered += 1
-            targets = self._in_route(address, reply) if reply is not None and reply.code == 0 else []
-            if not found.done() and (targets or answered >= asked):
-                found.set_result(targets)
-
-        self._controllers.call_all(question, answer)
-        if not asked:
-            return []
-        with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(found, self._config.replication.request_timeout_ms / 1_000)
-        return []
-
-    def _in_route(self, name_server: str, reply: Command) -> list[Target]:
-        try:
-            route = decode_body(reply.body, TopicRoute)
-        except LightMQError as error:
-            self._log.warning("route_not_read", name_server=name_server, error=str(error))
-            return []
+    def _in_route(self, route: TopicRoute) -> list[Target]:
         masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
         return [
             (address, each.write_queue_nums)

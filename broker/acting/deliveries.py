@@ -150,9 +150,7 @@ class ActingDeliveries:
         if store is None or not self._acts():
             raise _later("this broker stands in for the master no more")
         require_topic(ask, _refuse)
-        settings = ReplicaTopics(store).get(ask.topic)
-        if settings is None:
-            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{ask.topic}] is not known to this replica")
+        settings = ReplicaTopics(store).require(ask.topic)
         require_readable(settings)
         Groups.check((ask.group,))
         found = store.state.get(state_kinds.GROUP, ask.group.encode())

@@ -26,6 +26,7 @@ from broker.acting.pops import ActingPops
 from broker.acting.presence import GroupPresence
 from broker.acting.quorum import LockQuorum
 from broker.acting.revival import ActingRevival
+from broker.acting.routes import NameServerRoutes
 from broker.acting.transactions import ActingTransactions
 from broker.acting.view import Place
 from broker.registration import topic_body
@@ -87,6 +88,8 @@ class ActingReplica:
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,
             quorum=self._quorum(config, connect, log), broker_name=config.broker_name,
         )  # fmt: skip
+        self.find_route = NameServerRoutes(controllers, config.replication.request_timeout_ms, log).find_route
+        """Where a topic's queues are, in all broker groups. Raises ConnectionLost."""
         others = OtherGroups(config, controllers, connect, log)
         revival = ActingRevival(self._pops, given, self.journal, others, now_ms=clock.now_ms)
         self._escape = EscapeBridge(

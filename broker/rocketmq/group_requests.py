@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.groups.groups import Clients
     from broker.requests import RequestTools
-    from broker.topics.topics import Topics
+    from broker.topics.topics import Topics, TopicSettings
 
 BROADCASTING = frozenset({"BROADCASTING", "0"})
 """The model's name, and its number as the C++ client writes it."""
@@ -100,12 +100,20 @@ class RouteFinder(Protocol):
         ...
 
 
+class OwnTopics(Protocol):
+    """The topics of this broker."""
+
+    def require(self, name: str) -> TopicSettings:
+        """The settings of a topic; Refused(TOPIC_NOT_EXIST) when there is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AssignmentRequests:
     """Allocates the queues of a topic to the members of a group."""
 
     tools: RequestTools
-    topics: Topics
+    topics: OwnTopics
     clients: Clients
     modes: RequestModes
     routes: RouteFinder

@@ -33,6 +33,7 @@ from broker.groups.request_modes import RequestModes
 from broker.groups.traffic import GroupTraffic
 from broker.reading.bounds import LongPolls
 from broker.requests import BrokerIdentity, RequestTools
+from broker.rocketmq.group_requests import AssignmentRequests
 from broker.rocketmq.pull import MessageViews, RocketmqPullRequests
 from broker.router import checked
 from broker.store.log.confirm import NEVER
@@ -46,6 +47,7 @@ from remoting.protocol.frames.codes import ResponseCode
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
     from broker.reading.pull import ShownQueues
+    from broker.rocketmq.group_requests import RouteFinder
     from broker.store.log_store import LogStore
     from remoting.transport.contracts import Handler, Peer
 
@@ -53,8 +55,8 @@ NOTED = frozenset({Code.HEART_BEAT, Code.UNREGISTER_CLIENT})
 """What is answered of the requests about members of groups: the members of a group are those that its master knows."""
 
 
-ACTING = frozenset({Code.GET_CONSUMER_LIST_BY_GROUP})
-"""Who stands in for the master knows the members of groups: its clients take it for the master."""
+ACTING = frozenset({Code.GET_CONSUMER_LIST_BY_GROUP, Code.QUERY_ASSIGNMENT})
+"""Who stands in for the master knows the members of groups, and what they read: its clients take it for the master."""
 
 KeepOffset = Callable[[str, str, int, int], bool]
 """Keeps (group, topic, queue index, offset) for a master; False where this broker does not."""
@@ -127,11 +129,16 @@ class ReplicaPulls:
     """Answers RocketMQ's consumers from the log of a replica."""
 
     def __init__(
-        self, tools: RequestTools, visible: ShownQueues, is_open: Callable[[], bool], keep: KeepOffset = keep_nothing
+        self,
+        tools: RequestTools,
+        visible: ShownQueues,
+        is_open: Callable[[], bool],
+        routes: RouteFinder,
+        keep: KeepOffset = keep_nothing,
     ) -> None:
         """`tools` are sure of what they are asked about; `is_open`: whether the log is.
 
-        `keep` takes the offsets in pulls.
+        `routes` are asked for while this broker stands in for the master; `keep` takes the offsets in pulls.
         """
         limits, store = tools.config.limits, tools.store
         self.groups = ReplicaGroups(store, tools.metrics, tools.config.client_expiry_s * 1_000, keep)
@@ -165,6 +172,10 @@ class ReplicaPulls:
             },
         )
         """Request code -> handler."""
+        assignments = AssignmentRequests(
+            tools, topics=topics, clients=self.groups.clients, modes=RequestModes(store), routes=routes
+        )
+        members |= assignments.handlers()
         self.acting_handlers: dict[int, Handler] = checked(tools, {code: members[code] for code in ACTING})
         """The same for requests that are answered only while this broker stands in for the master."""
 

@@ -31,6 +31,7 @@ from broker.router import checked
 from broker.topics.replica import ReplicaTopics
 from broker.transactions.feature import CheckQuestions
 from remoting.access.rights import of_topic
+from remoting.protocol.bodies.controller_body import TopicRoute
 from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.commands import Command
@@ -108,7 +109,7 @@ class ReplicaReads:
         visible = ReplicaQueues(store)
         history = HistoryFeature(tools, topics=ReplicaTopics(store), visible=visible, is_replica=True)
         self._handlers = PullRequests(tools, visible=visible).handlers() | checked(tools, history.handlers())
-        self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self._keep)
+        self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self, self._keep)
         self._questions = CheckQuestions(
             pulls.groups.clients, pulls.identity, self._config.cluster_name, self._registry
         )
@@ -137,6 +138,11 @@ class ReplicaReads:
                 handler = self._pulls.acting_handlers.get(command.code)
         self.served += handler is not None
         return handler
+
+    async def find_route(self, topic: str) -> TopicRoute:
+        """Where a topic's queues are, for a replica that stands in. Raises ConnectionLost."""
+        assert self.acting is not None, "nothing else asks"
+        return await self.acting.find_route(topic)
 
     def _keep(self, group: str, topic: str, index: int, offset: int) -> bool:
         return self.acting is not None and self.acting.keep((group, topic, index), offset)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from broker.store.state import state_kinds
 from broker.topics.topics import TopicSettings, is_light, queue_name, require_readable, settings_in
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -33,6 +35,13 @@ class ReplicaTopics:
         """The settings of a parent topic; None where it is not known here."""
         known = self._store.state.get(state_kinds.TOPIC, name.encode())
         return None if known is None else settings_in(known[0])
+
+    def require(self, name: str) -> TopicSettings:
+        """The settings of a parent topic; Refused(TOPIC_NOT_EXIST) where it is not known here."""
+        settings = self.get(name)
+        if settings is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] is not known to this replica")
+        return settings
 
     def __iter__(self) -> Iterator[TopicSettings]:
         """The settings of all parent topics that are known here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ from broker.acting.replica import ActingReplica
 from broker.acting.view import ActingVerdict
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
+from broker.groups.request_modes import POP, RequestMode
 from controller.name_server.state import RemoveTopic
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -70,10 +72,10 @@ def acting(app: BrokerApp) -> ActingReplica:
     return found
 
 
-async def ask(app: BrokerApp, code: int, **fields: str) -> Command:
+async def ask(app: BrokerApp, code: int, *, body: bytes = b"", **fields: str) -> Command:
     connection = await dial(f"127.0.0.1:{app.port}")
     try:
-        return await connection.request(Command(code, fields=QUEUE | fields), 5_000)
+        return await connection.request(Command(code, fields=QUEUE | fields, body=body), 5_000)
     finally:
         await connection.close()
 
@@ -91,12 +93,21 @@ async def at_master(pair: ElectingPair, call: Callable[[BrokerApp], Awaitable[An
                 await asyncio.sleep(0.01)
 
 
-async def served(app: BrokerApp, code: int, **fields: str) -> Command:
+async def served(app: BrokerApp, code: int, *, body: bytes = b"", **fields: str) -> Command:
     """The answer, once it stands in: it may have ceased for a moment when this process stood still."""
     async with asyncio.timeout(DEADLINE_S):
-        while (answer := await ask(app, code, **fields)).code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        while (answer := await ask(app, code, body=body, **fields)).code == ResponseCode.SERVICE_NOT_AVAILABLE:
             await asyncio.sleep(0.01)
     return answer
+
+
+async def assignments(app: BrokerApp) -> list[tuple[str, str, int]]:
+    """Mode, broker and queue of each that the client `c` reads, once it stands in."""
+    body = b'{"topic":"t","consumerGroup":"poppers","clientId":"c","messageModel":"CLUSTERING"}'
+    answer = await served(app, RequestCode.QUERY_ASSIGNMENT, body=body)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    found = json.loads(answer.body)["messageQueueAssignments"]
+    return [(each["mode"], each["messageQueue"]["brokerName"], each["messageQueue"]["queueId"]) for each in found]
 
 
 async def left_alone(pair: ElectingPair) -> tuple[int, BrokerApp]:
@@ -119,6 +130,7 @@ async def prepare(pair: ElectingPair) -> None:
     assert master is not None
     master.broker.topics.table.ensure("t", 1)
     assert (await ask(master, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="3")).code == 0
+    master.broker.groups.groups.modes.put("poppers", "t", RequestMode(POP))
     end = master._member.store.end_position
     await until(lambda: all(app._member.log_state().confirm >= end for app in pair.brokers.values()))
 
@@ -126,7 +138,8 @@ async def prepare(pair: ElectingPair) -> None:
 async def test_what_is_committed_meanwhile_survives_the_masters_return(pair: ElectingPair) -> None:
     await prepare(pair)
     number, left = await left_alone(pair)
-    assert (await ask(left, RequestCode.SEND_MESSAGE)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    for code in (RequestCode.SEND_MESSAGE, RequestCode.SET_MESSAGE_REQUEST_MODE):
+        assert (await ask(left, code)).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="7")).code == 0
     assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="5")).code == 0
     assert (await served(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7"
@@ -149,10 +162,11 @@ async def test_the_clients_of_the_one_that_stands_in_are_the_members_of_groups(p
     await prepare(pair)
     number, left = await left_alone(pair)
     connection = await dial(f"127.0.0.1:{left.port}")
-    body = b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[{"groupName":"g"}]}'
+    body = b'{"clientID":"c","producerDataSet":[],"consumerDataSet":[{"groupName":"g"},{"groupName":"poppers"}]}'
     assert (await connection.request(Command(RequestCode.HEART_BEAT, body=body))).code == 0
     listed = await served(left, RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
     assert listed.body == b'{"consumerIdList":["c"]}'
+    assert await assignments(left) == [("POP", "broker-a", -1)]
     await until(lambda: acting(left).keep(("g", "t", 0), 9))
     await until(lambda: acting(left).journal.of(OFFSETS) == {("g", "t", 0): (9,)})
     await pair.add(3 - number)
