@@ -4,8 +4,10 @@
 
 What the replica's log has and knows to be confirmed is given from the group's offset on, as at the master, and each
 message is kept in the journal before the answer: from then on the group owns it, here (`pops`) and at the next master,
-which takes it over (`broker.pop.merging`). Pops in order wait for a master, and so does a queue where the newest offset
-of the group may be lost again, or where something is in flight at or above it.
+which takes it over (`broker.pop.merging`). Pops in order wait for a master, and so does a queue where something is in
+flight at or above the group's offset. An offset that may be lost again is gone on from all the same, since a consumer's
+last pop is often not known here to be confirmed: a next master that has an older one takes over nothing that was given
+behind the newer one, and gives it again.
 
 Invariant: an answer shows only what is on the disk as given. Loop thread only.
 """
@@ -275,8 +277,7 @@ class ActingDeliveries:
 
 
 def _base(store: LogStore, ask: PopAsk, place: Place) -> int | None:
-    """The group's offset of a queue in the log, or where it begins; None where the newest offset may be lost again, or
-    the group has messages in order."""
+    """The group's offset of a queue in the log, or where it begins; None where the group has messages in order."""
     topic, index, queue_id = place
     if store.state.get(state_kinds.ORDERED_BATCH, queue_key(ask.group, queue_id)) is not None:
         return None
@@ -285,7 +286,7 @@ def _base(store: LogStore, ask: PopAsk, place: Place) -> int | None:
     if found is None:
         is_new = RequestModes(store).get(ask.group, ask.topic) is None
         return high if is_new and ask.from_end else low
-    return None if found[1] >= store.confirm_position else max(low, offset_in(found[0]))
+    return max(low, offset_in(found[0]))
 
 
 def _refuse(_reason: str, code: int, remark: str) -> Refused:

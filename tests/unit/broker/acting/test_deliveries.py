@@ -282,12 +282,18 @@ async def test_groups_that_are_given_nothing_take_no_memory(replica: Replica, mo
     assert await replica.bodies() == []
 
 
-async def test_an_offset_that_may_be_lost_again_gives_nothing(replica: Replica) -> None:
-    await replica.begun(b"1")
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_it_goes_on_from_an_offset_that_may_be_lost_again(replica: Replica, is_lost: bool) -> None:
+    """If it is lost, what is behind it is given again, and nothing is passed over."""
+    await replica.begun(b"1", b"2")
     replica.store = Behind(replica.store)
-    assert await replica.bodies() == []
-    replica.store.confirm_position = replica.store.end_position
-    assert await replica.bodies() == [b"1"]
+    assert await replica.bodies(maxMsgNums=1) == [b"1"]
+    if is_lost:
+        replica.running.broker.groups.offsets.commit([(GROUP, TOPIC, 0, 0)])
+    await replica.hand_over()
+    assert left_out(replica.running) == is_lost
+    given = [message.body for message in await pop(replica.running.connect())]
+    assert given == ([b"first", b"1", b"2"] if is_lost else [b"2"])
 
 
 async def test_what_is_in_flight_ahead_of_the_offset_is_left_to_the_master(replica: Replica) -> None:
