@@ -409,7 +409,12 @@ class ReplicasManager:
             except LightMQError as error:
                 self._log.info("controllers_not_reached", question=ask.value, error=str(error))
                 answer = ControllerAnswer(None)
-            if not self.steps.concluded(answer, self._now(), self._answers):
+            try:
+                is_granted = self.steps.concluded(answer, self._now(), self._answers)
+            except OSError as error:  # what the controllers rely on cannot be written
+                self._failed(error)
+                raise
+            if not is_granted:
                 self._log.info("controller_refused", question=ask.value, code=answer.code, remark=answer.remark)
 
     async def _ask(self, ask: Ask) -> ControllerAnswer:
@@ -510,8 +515,13 @@ class ReplicasManager:
         if command.code != RequestCode.NOTIFY_BROKER_ROLE_CHANGED:
             return
         header = from_fields(command.fields, MasterHeader)
-        if header.broker_name in (None, self._config.broker_name):
+        if header.broker_name not in (None, self._config.broker_name):
+            return
+        try:
             self._apply_view(view_of(command))
+        except OSError as error:  # as in `_step`: the epoch of a new role cannot be written
+            self._failed(error)
+            raise
 
     def _apply_view(self, view: KnownGroup) -> None:
         self.queue.report(self.steps, view, self.own.save_epoch)

