@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from broker.access.feature import access_of
+from broker.access.requests import access_of
 from broker.acting.journal import warn_of_entries_left
 from broker.broker import BrokerParts
 from broker.config import BrokerConfig

@@ -1,7 +1,7 @@
 """Users and rules by RocketMQ's requests, in force for RocketMQ's clients, Spark and, by proxies, MQTT.
 
 A broker alone and a master keep them in their log (`created`), what administrators ask is in `requests`. Proxies get
-the table without secrets and have passwords and signatures of their clients checked here.
+the table without secrets and have passwords of their clients checked here.
 
 Invariant: no secret leaves this broker. Loop thread only.
 """
@@ -18,19 +18,15 @@ from broker.access.agreement import Agreement
 from broker.access.created import CreatedUsers
 from broker.access.requests import UserRequests
 from broker.requests import Feature, RequestTools
-from remoting.access.key_policy import KeyPolicy
-from remoting.access.rights import ACT_FOR
 from remoting.access.users import CreatedUsersReply, UserTable
 from remoting.client.controllers import Controllers
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.router import Access, parse_access_keys
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
     from runtime.metrics import Registry
 
 _encode = msgspec.json.encode
@@ -57,7 +53,6 @@ class AccessFeature(Feature):
             **self._requests.handlers(),
             Code.CREATED_USERS: self._created_users,
             Code.CHECK_USER: self._check_user,
-            Code.ADMIT_CLIENT: self._admit_client,
         }
 
     def agree_with(self, controllers: Controllers) -> None:
@@ -107,18 +102,6 @@ class AccessFeature(Feature):
         same = hmac.compare_digest((secret or "").encode(), password.encode())
         return command.reply(body=b"true" if same and secret is not None else b"false")
 
-    def _admit_client(self, peer: Peer, command: Command) -> Command:
-        """9073: whether a proxy may serve a client with the signature of RocketMQ's gRPC clients; empty key: with none.
-
-        Answered with the names of this broker and of its cluster. Refused with NO_PERMISSION.
-        """
-        fields, config = command.fields, self._tools.config
-        self._tools.authorizer.authorize(peer, command, ACT_FOR, "")
-        loopback = fields.get("clientLoopback") == "true"
-        key, signed, given = (fields.get(name, "") for name in ("clientKey", "clientTime", "clientSignature"))
-        access_of(config, self._requests.policy).check_client(key, signed, given, loopback=loopback)
-        return command.reply(fields={"brokerName": config.broker_name, "clusterName": config.cluster_name})
-
     def _use(self, table: UserTable) -> None:
         policy = self._requests.policy
         self._version += 1
@@ -126,14 +109,3 @@ class AccessFeature(Feature):
             policy.use(table)
             for listener in self._listeners:
                 listener(table)
-
-
-def access_of(config: BrokerConfig, policy: KeyPolicy | None) -> Access:
-    """Who may send requests at all, as configured, and by requests."""
-    return Access(
-        parse_access_keys(config.access_keys),
-        open_to_all=config.open_to_all,
-        keys_count=config.access_list is not None,
-        bound_only=config.bound_signatures_only,
-        created=None if policy is None else policy.secrets,
-    )

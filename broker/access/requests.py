@@ -1,4 +1,4 @@
-"""The ten requests about users and rules (3001 to 3010), of a master and of a replica alike.
+"""The ten requests about users and rules (3001 to 3010), and 9073 of proxies, of a master and of a replica alike.
 
 Bodies are RocketMQ's JSON: a user `{"username":..,"password":..,"userType":"Super","userStatus":"enable"}`, rules
 `{"subject":"User:ann","policies":[{"policyType":"Custom","entries":[{"resource":"Topic:orders","actions":["Pub"],
@@ -26,14 +26,14 @@ from broker.access.agreement import Agreement, Plan, Users
 from broker.requests import json_body, text
 from remoting.access.agreement import UserState
 from remoting.access.key_policy import KeyPolicy
-from remoting.access.rights import ADMIN
+from remoting.access.rights import ACT_FOR, ADMIN
 from remoting.access.users import NORMAL, SUPER, Entry, EntryError, User, UserTable, entry_of
 from remoting.protocol.errors import LightMQError, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
-from remoting.server.router import later, parse_access_keys
+from remoting.server.router import Access, later, parse_access_keys
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -105,7 +105,20 @@ class UserRequests:
             Code.AUTH_DELETE_ACL: self._delete_acl,
             Code.AUTH_GET_ACL: self._get_acl,
             Code.AUTH_LIST_ACL: self._list_acls,
+            Code.ADMIT_CLIENT: self._admit_client,
         }
+
+    def _admit_client(self, peer: Peer, command: Command) -> Command:
+        """9073: whether a proxy may serve a client with the signature of RocketMQ's gRPC clients; empty key: with none.
+
+        Answered with the names of this broker and of its cluster. Refused with NO_PERMISSION.
+        """
+        fields, config = command.fields, self._config
+        self._authorizer.authorize(peer, command, ACT_FOR, "")
+        loopback = fields.get("clientLoopback") == "true"
+        key, signed, given = (fields.get(name, "") for name in ("clientKey", "clientTime", "clientSignature"))
+        access_of(config, self.policy).check_client(key, signed, given, loopback=loopback)
+        return command.reply(fields={"brokerName": config.broker_name, "clusterName": config.cluster_name})
 
     # -- users ---------------------------------------------------------------------------------------------------------
 
@@ -375,3 +388,14 @@ def _acl_body(name: str, entries: Iterable[Entry]) -> dict[str, Any]:
 
 def _invalid(remark: str) -> Refused:
     return Refused(ResponseCode.INVALID_PARAMETER, remark)
+
+
+def access_of(config: BrokerConfig, policy: KeyPolicy | None) -> Access:
+    """Who may send requests at all, as configured, and by requests."""
+    return Access(
+        parse_access_keys(config.access_keys),
+        open_to_all=config.open_to_all,
+        keys_count=config.access_list is not None,
+        bound_only=config.bound_signatures_only,
+        created=None if policy is None else policy.secrets,
+    )

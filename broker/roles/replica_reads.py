@@ -2,6 +2,7 @@
 
     MULTI_PULL, RANGE_PULL, FILTERED_PULL, RECORDS_AT     as at the master, by the same code, rights and limits
     HISTORY                                               the messages of a filter between two positions, likewise
+    GET_TOPIC_CONFIG, GET_SUBSCRIPTIONGROUP_CONFIG        of topics and groups that are known here; others are refused
     what consumers of RocketMQ ask                        see `replica_pulls`
 
 A request of the first kind says in a field that a replica may answer it; without that it is refused as any other is,
@@ -21,26 +22,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from broker.acting.replica import ActingReplica
+from broker.groups.groups import GroupConfig, configuration_in
 from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics
 from broker.reading.pull import PullRequests
-from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools
+from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools, text
 from broker.roles.replica_pulls import ReplicaPulls
 from broker.router import checked
+from broker.store.state import state_kinds
 from broker.topics.replica import ReplicaTopics
+from broker.topics.topics import TopicSettings
 from broker.transactions.feature import CheckQuestions
-from remoting.access.rights import of_topic
+from remoting.access.rights import CONSUME, LOCATE, of_group, of_topic
 from remoting.protocol.bodies.controller_body import TopicRoute
 from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.store.log_store import LogStore
-    from remoting.transport.contracts import Handler
+    from remoting.transport.contracts import Handler, Peer
     from runtime.clock import Clock
     from runtime.metrics import Registry
 
@@ -69,6 +77,35 @@ class ReplicaQueues:
         except LocalMisuse:
             return b""
         return b"" if name.startswith(HIDDEN_PREFIX) else name
+
+
+class ReplicaSettings:
+    """Topics and groups as the log has them so far, for proxies of consumers."""
+
+    def __init__(self, store: LogStore, authorizer: Authorizer) -> None:
+        self._store, self._authorizer = store, authorizer
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {Code.GET_TOPIC_CONFIG: self.topic, Code.GET_SUBSCRIPTIONGROUP_CONFIG: self.group}
+
+    def topic(self, peer: Peer, command: Command) -> Command:
+        """351: the settings of one topic, for who may locate it."""
+        name = text(command.fields, "topic")
+        self._authorizer.authorize(peer, command, LOCATE, name)
+        return self._answer(command, ReplicaTopics(self._store).get(name))
+
+    def group(self, peer: Peer, command: Command) -> Command:
+        """352: one group, for its consumers."""
+        name = text(command.fields, "group")
+        self._authorizer.authorize(peer, command, CONSUME, of_group(name))
+        found = self._store.state.get(state_kinds.GROUP, name.encode())
+        return self._answer(command, None if found is None else configuration_in(found[0]))
+
+    def _answer(self, command: Command, found: TopicSettings | GroupConfig | None) -> Command:
+        if found is None:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this replica does not know it yet: ask the master")
+        return command.reply(body=msgspec.json.encode(found))
 
 
 class ReplicaReads:
@@ -108,12 +145,20 @@ class ReplicaReads:
         )
         visible = ReplicaQueues(store)
         history = HistoryFeature(tools, topics=ReplicaTopics(store), visible=visible, is_replica=True)
-        self._handlers = PullRequests(tools, visible=visible).handlers() | checked(tools, history.handlers())
+        settings = ReplicaSettings(store, self._authorizer)
+        self._handlers = PullRequests(tools, visible=visible).handlers() | checked(
+            tools, history.handlers() | settings.handlers()
+        )
         self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self, self._keep)
         self._questions = CheckQuestions(
             pulls.groups.clients, pulls.identity, self._config.cluster_name, self._registry
         )
         self.tell_address(self._host, self._port)
+
+    @property
+    def is_acting(self) -> bool:
+        """Whether this broker stands in for the master now."""
+        return self.acting is not None and self.acting.presence.acts()
 
     def close(self) -> None:
         """Answer nothing: the log is about to be closed."""
@@ -134,7 +179,7 @@ class ReplicaReads:
         handler = self._handlers.get(command.code) if FROM_REPLICA_FIELD in command.fields else None
         if handler is None and self._pulls is not None:
             handler = self._pulls.handlers.get(command.code)
-            if handler is None and self.acting is not None and self.acting.presence.acts():
+            if handler is None and self.is_acting:
                 handler = self._pulls.acting_handlers.get(command.code)
         self.served += handler is not None
         return handler

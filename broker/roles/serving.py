@@ -44,7 +44,7 @@ from broker.store.attached.store import in_order
 from broker.store.errors import GivenUp, StoreError
 from remoting import inprocess
 from remoting.access.rights import LOCATE, RIGHTS, with_rights
-from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
+from remoting.protocol.bodies.controller_body import ACTING_FIELD, MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -486,10 +486,11 @@ class RoleGate:
 
     def _not_master(self, command: Command) -> Command:
         private = PRIVATE_CODES_FROM <= command.code < PRIVATE_CODES_BEFORE
+        acting = {ACTING_FIELD: "true"} if self.reads is not None and self.reads.is_acting else {}
         return command.reply(
             ResponseCode.NOT_MASTER if private else ResponseCode.SERVICE_NOT_AVAILABLE,
             f"this broker is not the master of its group, {_where(self.master_address)}",
-            _fields(self.master_address, self.master_epoch),
+            _fields(self.master_address, self.master_epoch) | acting,
         )
 
 

@@ -59,6 +59,8 @@ class MasterLink:
         """Whether this attempt may still ask the controllers."""
         self._found = ""
         """The address that the controllers named in this attempt."""
+        self._lost = ("", 0)
+        """The master that could not be reached in this attempt, and its epoch."""
 
     # -- what others report --------------------------------------------------------------------------------------------
 
@@ -88,7 +90,9 @@ class MasterLink:
         """Note groups pushed by a controller; return whether dialling now may succeed."""
         group = routes.groups.get(self.broker_name)
         if group is not None:
-            return self.named(group.brokers.get(MASTER_ID, ""), group.epoch)
+            named = group.brokers.get(MASTER_ID, ""), group.epoch
+            # A controller that cannot elect goes on naming a master that is gone; another broker stands in for it.
+            return (not self.address or named != self._lost) and self.named(*named)
         is_lost = not self.broker_name and not self.address
         return is_lost and any(MASTER_ID in one.brokers for one in routes.groups.values())
 
@@ -98,7 +102,7 @@ class MasterLink:
         """Begin an attempt to connect; return whether controllers that push should be asked for routes meanwhile."""
         asks = self._denials % ASK_EVERY != 0
         self.failure = None
-        self._may_ask, self._found = True, ""
+        self._may_ask, self._found, self._lost = True, "", ("", 0)
         self._next = DialMaster(self.address) if self.address and (is_pushed or not asks) else AskControllers()
         return asks and is_pushed
 
@@ -128,7 +132,7 @@ class MasterLink:
         self.failure = error
         if isinstance(step, DialMaster) and self._may_ask and isinstance(error, ConnectionLost):
             if self.address == step.address:
-                self.address = ""
+                self.address, self._lost = "", (step.address, self.epoch)
             self._next = AskControllers()
         elif isinstance(step, AskControllers) and self.address:
             # A master was named meanwhile, or the one that denied it may have become master by now.

@@ -39,9 +39,11 @@ from remoting.transport.signature import Signer
 class MasterConnection:
     """Sends requests to the master, over a line that dials through `masters`."""
 
-    def __init__(self, line: ReconnectingConnection, masters: Masters) -> None:
+    def __init__(self, line: ReconnectingConnection, masters: Masters, *, stays: bool = False) -> None:
+        """`stays`: with a replica that stands in for the master, although it refuses some requests."""
         self.address = line.address
         self._line = line
+        self._stays = stays
         self._masters = masters
         masters.on_moved(self._moved)
 
@@ -71,7 +73,7 @@ class MasterConnection:
             if refusal is None:
                 return response
             self.leave(connection.address, refusal)
-            if refusal.is_begun:
+            if refusal.is_begun or self._is_kept(refusal):
                 raise refusal
 
     async def _asked(self, connection: Connection, command: Command, timeout_ms: int) -> Command:
@@ -117,6 +119,8 @@ class MasterConnection:
 
     def leave(self, by: str, refusal: NotMaster) -> None:
         """Leave the broker at `by`, which is not the master: dial the one that is, after a pause if unknown."""
+        if self._is_kept(refusal):
+            return
         is_there = self._line.connected_to == by
         self._masters.refused(refusal, by)
         if not is_there:
@@ -125,6 +129,9 @@ class MasterConnection:
             self._line.drop(str(refusal))
         else:
             self._line.abort(str(refusal))
+
+    def _is_kept(self, refusal: NotMaster) -> bool:
+        return self._stays and refusal.is_acting
 
     def _moved(self, address: str) -> None:
         """Leave any master but the one at `address`. Without an address: try again, there may be a master now."""
@@ -155,8 +162,12 @@ class Uplink:
         masters: Masters | None = None,
         pause_first_ms: int = PAUSE_FIRST_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
+        stays: bool = False,
     ) -> None:
-        """`dial` connects to the broker `name`; with `masters`, they choose the address."""
+        """`dial` connects to the broker `name`; with `masters`, they choose the address.
+
+        `stays`: with a replica that stands in for the master; what that refuses fails with `NotMaster` at once.
+        """
         self._masters = masters
         self._master: MasterConnection | None = None
         if masters is None:
@@ -169,7 +180,7 @@ class Uplink:
             pause_first_ms=min(pause_first_ms, MASTER_PAUSE_FIRST_MS),
             pause_ms_max=min(pause_ms_max, MASTER_PAUSE_MS_MAX),
         )
-        self.connection = self._master = MasterConnection(self.line, masters)
+        self.connection = self._master = MasterConnection(self.line, masters, stays=stays)
 
     @classmethod
     def configured(
@@ -182,10 +193,11 @@ class Uplink:
         present: Connection | None = None,
         pause_first_ms: int = PAUSE_FIRST_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
+        stays: bool = False,
     ) -> Uplink:
         """Make an uplink to the broker at `address` or, without one, to the group's master named by `controllers`.
 
-        `present` is the connection to a broker inside this process.
+        `present` is the connection to a broker inside this process; `stays` as at the constructor.
         """
 
         async def dial_broker() -> Connection:
@@ -198,7 +210,9 @@ class Uplink:
         name, masters = address or "the broker", None
         if present is None and not address:
             masters = Masters(controllers, broker_name, dial=dial)
-        return cls(dial_broker, name, masters=masters, pause_first_ms=pause_first_ms, pause_ms_max=pause_ms_max)
+        return cls(
+            dial_broker, name, masters=masters, pause_first_ms=pause_first_ms, pause_ms_max=pause_ms_max, stays=stays
+        )
 
     @property
     def broker_name(self) -> str:

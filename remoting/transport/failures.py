@@ -5,7 +5,7 @@ With most of these it is unknown whether the server carried out the request, so 
 
 from __future__ import annotations
 
-from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
+from remoting.protocol.bodies.controller_body import ACTING_FIELD, MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -57,6 +57,7 @@ class NotMaster(ConnectionLost):
     """The broker is not, or no longer, the master of its group; `address` is the master's, empty when unknown.
 
     `is_begun`: the request was begun while it still was, so it may have been carried out; otherwise it was not.
+    `is_acting`: the broker stands in for the master, and answers other requests.
     """
 
     def __init__(self, response: Command) -> None:
@@ -66,6 +67,7 @@ class NotMaster(ConnectionLost):
         epoch = fields.get(MASTER_EPOCH_FIELD, "")
         self.epoch = int(epoch) if epoch.isdigit() else 0
         self.is_begun = fields.get(OUTCOME_FIELD) == OUTCOME_UNKNOWN
+        self.is_acting = fields.get(ACTING_FIELD) == "true"
 
 
 def not_master(response: Command) -> NotMaster | None:

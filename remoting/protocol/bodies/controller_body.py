@@ -172,6 +172,8 @@ LEADER_ADDRESS_FIELD = "leaderAddress"
 MASTER_ADDRESS_FIELD = "masterAddress"
 MASTER_EPOCH_FIELD = "masterEpoch"
 """Fields of a NOT_MASTER answer: the master's address and epoch, empty when the broker does not know them."""
+ACTING_FIELD = "actingMaster"
+"""Another one, "true" of a replica that stands in for the master and answers other requests."""
 
 BrokerId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """A broker's id at the controller; routes show the master as 0 whatever its id is."""

@@ -22,7 +22,7 @@ from controller.name_server.state import RemoveTopic
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import ConnectionLost, RequestTimeout
+from remoting.transport.failures import ConnectionLost, RequestTimeout, not_master
 from tests.support.ports import free_port
 from tests.unit.broker.roles.cluster import DEADLINE_S, STORE, Cluster, until
 
@@ -140,6 +140,10 @@ async def test_what_is_committed_meanwhile_survives_the_masters_return(pair: Ele
     number, left = await left_alone(pair)
     for code in (RequestCode.SEND_MESSAGE, RequestCode.SET_MESSAGE_REQUEST_MODE):
         assert (await ask(left, code)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    await until(acting(left).presence.acts)
+    refused = not_master(await ask(left, RequestCode.SEND_MESSAGE))
+    assert refused is not None
+    assert refused.is_acting
     assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="7")).code == 0
     assert (await served(left, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset="5")).code == 0
     assert (await served(left, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "7"

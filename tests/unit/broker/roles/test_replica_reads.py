@@ -68,6 +68,36 @@ async def light_queue(made: Cluster) -> int:
     return light.id
 
 
+async def test_proxies_learn_topics_and_groups(tmp_path: Path) -> None:
+    """Those that the log has; of others a replica says nothing, and nothing at all to who did not ask a replica.
+
+    Their clients are admitted as at the master.
+    """
+    async with cluster(tmp_path, 2, stream_heartbeat_ms=50) as made:
+        master, replica = made.master(), replica_of(made)
+        assert master is not None
+        master.broker.topics.table.ensure("t", 3)
+        master.broker.groups.groups.ensure("g")
+        shown = {"clientLoopback": "true"}
+        admitted = [await ask(app, RequestCode.ADMIT_CLIENT, b"", shown) for app in (master, replica)]
+        assert [(each.code, each.fields["brokerName"]) for each in admitted] == [(ResponseCode.SUCCESS, "broker-a")] * 2
+        end = member(master).store.end_position  # type: ignore[union-attr]
+        await until(lambda: member(replica).log_state().confirm >= end)
+        for code, field, known in (
+            (RequestCode.GET_TOPIC_CONFIG, "topic", "t"), (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, "group", "g"),
+        ):  # fmt: skip
+            there, here = [await ask(app, code, b"", FROM_REPLICA | {field: known}) for app in (master, replica)]
+            assert (here.code, here.body) == (ResponseCode.SUCCESS, there.body)
+            assert (await ask(replica, code, b"", {field: known})).fields["masterAddress"]
+            unknown = await ask(replica, code, b"", FROM_REPLICA | {field: "unknown"})
+            assert (unknown.code, unknown.fields) == (ResponseCode.SERVICE_NOT_AVAILABLE, {})
+            reads = member(replica).gate.reads
+            assert reads is not None
+            reads._authorizer.policy = lambda _identity, _action, resource: resource == ""
+            assert (await ask(replica, code, b"", FROM_REPLICA | {field: known})).code == ResponseCode.NO_PERMISSION
+            reads._authorizer.policy = lambda _identity, _action, _resource: True
+
+
 async def pull(app: BrokerApp, queue: int, offset: int = 0) -> PulledRange:
     reply = await ask(app, RequestCode.RANGE_PULL, encode_range_pull(queue, offset, 1 << 40, ROOM))
     assert reply.code == ResponseCode.SUCCESS, reply.remark

@@ -85,6 +85,30 @@ def test_what_controllers_push() -> None:
     assert link.address == ""
 
 
+def test_a_controller_that_cannot_elect_names_the_lost_master_in_vain() -> None:
+    """Another broker stands in for it; a later election counts, and the lost one does after the next attempt."""
+    lost, later = (
+        PushedRoutes({"g": PushedGroup("C", {0: address}, epoch)}) for address, epoch in (("a:1", 1), ("c:1", 2))
+    )
+    link = MasterLink("g", "")
+    assert link.pushed(lost)
+    link.begin(is_pushed=True)
+    link.failed(ConnectionLost("gone"))
+    assert link.pushed(lost), "no other broker is known yet"
+    link.begin(is_pushed=True)
+    link.failed(ConnectionLost("gone"))
+    link.found(cluster(g="b:1"))
+    assert link.next() == DialMaster("b:1")
+    link.reached("b:1")
+    assert not link.pushed(lost)
+    assert link.address == "b:1"
+    link.begin()
+    link.reached("b:1")
+    assert link.pushed(lost)
+    assert link.pushed(later)
+    assert link.address == "c:1"
+
+
 def test_no_master_anywhere() -> None:
     with pytest.raises(Refused, match="no broker is registered at c:1"):
         MasterLink(asked="c:1").choose(cluster(g=""))

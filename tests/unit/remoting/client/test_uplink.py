@@ -103,6 +103,7 @@ class Group:
         self.silent = set()
         self.asked = []
         self.hints = True
+        self.acting = ""
 
     async def dial(self, name):
         connection = inprocess.connect(lambda peer, command: self.answer(name, command))
@@ -121,16 +122,20 @@ class Group:
         fields = {"masterAddress": self.master if self.hints else "", "masterEpoch": "2"}
         if name in self.begun:
             fields["outcome"] = "unknown"
+        if name == self.acting:
+            if command.code == RequestCode.POP_MESSAGE:
+                return command.reply(body=b"given")
+            fields["actingMaster"] = "true"
         return command.reply(ResponseCode.NOT_MASTER, "not me", fields)
 
-    def uplink(self):
+    def uplink(self, *, stays=False):
         """A connection that redials at once, and the present one."""
-        return Uplink(self.dial, masters=Masters(["c"], "g", dial=self.dial), pause_first_ms=1)
+        return Uplink(self.dial, masters=Masters(["c"], "g", dial=self.dial), pause_first_ms=1, stays=stays)
 
 
-def begun(group):
+def begun(group, *, stays=False):
     """The connection to the group's master, and what requests go through."""
-    uplink = group.uplink()
+    uplink = group.uplink(stays=stays)
     uplink.line.start()
     assert isinstance(uplink.connection, MasterConnection)
     return uplink, uplink.connection
@@ -219,6 +224,29 @@ async def test_a_callback_gets_the_refusal_and_the_next_request_goes_to_the_mast
     await uplink.close()
     with pytest.raises(ConnectionLost):
         connection.call(Command(1), lambda response, error: None)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_who_asks_for_it_stays_with_a_replica_that_stands_in(stays):
+    """What that refuses fails at once; others leave it, and find it again as long as the controllers name it."""
+    group = Group()
+    group.master, group.acting, group.known, group.hints = "", "b2", "b2", False
+    uplink, connection = begun(group, stays=stays)
+    await uplink.line.wait_up(5_000)
+    downs = []
+    uplink.line.on_down(downs.append)
+    with pytest.raises(NotMaster if stays else (RequestTimeout, ConnectionLost)) as refused:
+        await connection.request(Command(1), 50)
+    assert isinstance(refused.value, NotMaster) == stays
+    answers = asyncio.Queue()
+    await uplink.line.wait_up(5_000)
+    connection.call(Command(1), lambda response, error: answers.put_nowait(error))
+    assert (await answers.get()).is_acting
+    assert bool(downs) != stays
+    assert (await connection.request(Command(RequestCode.POP_MESSAGE))).body == b"given"
+    group.acting, group.master, group.known, group.hints = "", "b1", "b1", True
+    assert (await connection.request(Command(1))).body == b"b1"
+    await uplink.close()
 
 
 NOBODY = "127.0.0.1:1"
