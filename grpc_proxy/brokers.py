@@ -3,8 +3,9 @@
     one broker by its address, one group by its name, or every group that the controllers name
 
 Groups are added as the controllers name them, and stay until the proxy ends: one whose master is lost is connected
-again when it has another. What is the same at every group is done at all of them (`everywhere`); what can be done at
-any is done at one that can be reached.
+again when it has another. While it has none, the connection is to the replica that stands in for it, if one does: what
+that replica refuses counts as lost, as with no connection. What is the same at every group is done at all of them
+(`everywhere`); what can be done at any is done at one that can be reached.
 Invariant: the groups are in the order of their names, so every proxy chooses alike. Loop rule: on the loop's thread.
 """
 
@@ -148,7 +149,7 @@ class BrokerGroups:
         uplink = Uplink.configured(
             self._dial, config.broker, config.controllers, name, present=self._present,
             pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
-            pause_ms_max=config.reconnect_delay_ms_max,
+            pause_ms_max=config.reconnect_delay_ms_max, stays=True,
         )  # fmt: skip
         link = BrokerLink(uplink, name=name, timeout_ms=config.request_timeout_ms)
         link.on_push(lambda command: self._push(link, command))

@@ -11,6 +11,7 @@ import msgspec
 
 from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.mapping.metadata import GrpcCaller
+from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from runtime.clock import Clock
@@ -56,7 +57,8 @@ class ConsumedGroups:
         if known is not None and self._clock.monotonic_ns() - known[0] < KEPT_NS:
             return known[1]
         try:
-            answer = await self._brokers.request(caller, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+            asked = {"group": group, FROM_REPLICA_FIELD: "true"}
+            answer = await self._brokers.request(caller, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, asked)
             found = _decode(answer.body)
         except Refused as refused:
             if refused.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:

@@ -3,6 +3,7 @@
 A request carries the access key that its client has proved; the broker judges it by the rights of that key. While the
 connection is down a request waits for it within its own time limit. A group that did not answer in time is passed over
 for some seconds where another one can do the same.
+A replica that stands in for the master refuses what only a master can do: the group cannot be reached for that.
 Invariant: a request ends with an answer of code 0, `Refused`, `ConnectionLost` or `RequestTimeout`; after the last two
 it is unknown whether it was carried out. Loop rule: everything on the loop's thread.
 """
@@ -17,14 +18,15 @@ from typing import cast
 from grpc_proxy.mapping.metadata import GrpcCaller
 from remoting import clock
 from remoting.client.uplink import Uplink
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection, PushCallback, RespondingConnection
-from remoting.transport.failures import RequestTimeout, checked
+from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, checked
 from runtime.logs import get_logger
 
 ON_BEHALF_FIELD, ON_BEHALF_HOST_FIELD, ON_BEHALF_CLIENT_FIELD = "onBehalfOf", "onBehalfHost", "onBehalfClient"
 PASSED_OVER_S = 3.0
-"""How long a group is passed over after a request that it did not answer in time."""
+"""How long a group is passed over after a request that it did not answer in time, and for messages after a refusal."""
 
 
 class BrokerLink:
@@ -35,7 +37,7 @@ class BrokerLink:
         """Of the broker group; of a broker that is given by its address it is known after the start."""
         self._uplink = uplink
         self._timeout_ms = timeout_ms
-        self._passed_over_until_s = 0.0
+        self._passed_over_until_s = self._read_only_until_s = 0.0
         self._log = get_logger("grpc.link")
         self._stopping = False
         self._current: Connection | None = None
@@ -52,6 +54,11 @@ class BrokerLink:
     def preferred(self) -> bool:
         """Whether its master is connected and has not let a request time out lately."""
         return self.up and clock.monotonic_s() >= self._passed_over_until_s
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether no replica that stands in for its master has refused a request lately."""
+        return clock.monotonic_s() >= self._read_only_until_s
 
     def on_push(self, callback: PushCallback) -> None:
         """Call with each command that the broker sends on its own."""
@@ -82,7 +89,10 @@ class BrokerLink:
 
         `wait_ms`: how long the broker waits by request.
         """
-        return checked(await self.answer(caller, code, fields, body, wait_ms=wait_ms))
+        answer = await self.answer(caller, code, fields, body, wait_ms=wait_ms)
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            raise ConnectionLost(answer.remark or f"the broker group {self.name} does not serve this now")
+        return checked(answer)
 
     async def answer(
         self, caller: GrpcCaller | None, code: int, fields: dict[str, str], body: bytes = b"", *, wait_ms: int = 0
@@ -104,6 +114,10 @@ class BrokerLink:
             return cast("Command", await answered)
         except RequestTimeout:
             self._passed_over_until_s = clock.monotonic_s() + PASSED_OVER_S
+            raise
+        except NotMaster as refusal:
+            if refusal.is_acting:
+                self._read_only_until_s = clock.monotonic_s() + PASSED_OVER_S
             raise
 
     def _came_up(self, connection: Connection) -> None:

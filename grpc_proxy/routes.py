@@ -23,6 +23,7 @@ from grpc_proxy.mapping.routes import RoutedTopic, TopicPlaces
 from grpc_proxy.mapping.statuses import status
 from grpc_proxy.mapping.values import group_of, topic_of
 from grpc_proxy.stubs import service
+from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.transport.failures import ConnectionLost, RequestTimeout
@@ -105,7 +106,7 @@ class Routes:
 async def _config(link: BrokerLink, caller: GrpcCaller | None, topic: str) -> RoutedTopic | LightMQError:
     """A topic at one group; the error when it does not have it or cannot be reached. Raises any other error."""
     try:
-        answer = await link.request(caller, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        answer = await link.request(caller, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, FROM_REPLICA_FIELD: "true"})
     except Refused as refused:
         if refused.code != ResponseCode.TOPIC_NOT_EXIST:
             raise

@@ -113,7 +113,8 @@ class Sending:
             return links[places.home_of(message.lite_topic)], ALL_QUEUES
         counts = dict(places.writable(kind))
         reachable = self._brokers.reachable([links[broker] for broker in counts])
-        turns = [link for index in range(max(counts.values())) for link in reachable if index < counts[link.name]]
+        taking = [link for link in reachable if link.takes_messages] or reachable
+        turns = [link for index in range(max(counts.values())) for link in taking if index < counts[link.name]]
         return turns[self._turn % len(turns)], ALL_QUEUES
 
     async def _send_batch(

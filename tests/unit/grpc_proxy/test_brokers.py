@@ -31,6 +31,7 @@ class Cluster:
         self.names = list(names)
         self.dead: set[str] = set()
         self.refusing: set[str] = set()
+        self.acting: set[str] = set()
         self.got: dict[str, int] = dict.fromkeys(names, 0)
         self.subscribers: list[Any] = []
         self.connections: dict[str, Connection] = {}
@@ -64,6 +65,10 @@ class Cluster:
             self.subscribers.append(peer)
             return command.reply(body=encode_body(self._routes()))
         self.got[name] += 1
+        if name in self.acting and command.code == RequestCode.SEND_MESSAGE_V2:
+            return command.reply(14, "not the master", {"masterEpoch": "1", "actingMaster": "true"})
+        if name in self.acting and command.code == RequestCode.POP_MESSAGE:
+            return command.reply(14, "nothing in order")
         if name in self.refusing:
             return command.reply(ResponseCode.NO_PERMISSION, "no")
         return command.reply()
@@ -133,3 +138,20 @@ async def test_what_all_groups_do_needs_one_or_those_that_are_named(cluster, bro
     cluster.refusing.add("b")
     with pytest.raises(Refused):
         await brokers.everywhere(CALLER, CODE, {})
+
+
+async def test_a_replica_that_stands_in_stays_connected(brokers: BrokerGroups, cluster: Cluster) -> None:
+    """What it refuses counts as lost, and no message is sent to it for a while; the rest it answers."""
+    link = brokers.named("a")
+    assert link is not None
+    assert link.takes_messages
+    cluster.acting.add("a")
+    connection = cluster.connections["a"]
+    for code in (RequestCode.POP_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        with pytest.raises(ConnectionLost):
+            await link.request(CALLER, code, {})
+    assert (await link.request(CALLER, CODE, {})).code == ResponseCode.SUCCESS
+    assert cluster.connections["a"] is connection
+    assert link.preferred
+    assert not link.takes_messages
+    assert brokers.named("b").takes_messages  # type: ignore[union-attr]
