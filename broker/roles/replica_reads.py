@@ -20,6 +20,7 @@ are copies. Loop thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +35,7 @@ from broker.roles.replica_pulls import ReplicaPulls
 from broker.router import checked
 from broker.store.state import state_kinds
 from broker.topics.replica import ReplicaTopics
-from broker.topics.topics import TopicSettings
+from broker.topics.topics import TopicSettings, settings_in
 from broker.transactions.feature import CheckQuestions
 from remoting.access.rights import CONSUME, LOCATE, of_group, of_topic
 from remoting.protocol.bodies.controller_body import TopicRoute
@@ -80,7 +81,7 @@ class ReplicaQueues:
 
 
 class ReplicaSettings:
-    """Topics and groups as the log has them so far, for proxies of consumers."""
+    """Topics and groups as they are known to be confirmed, for proxies of consumers."""
 
     def __init__(self, store: LogStore, authorizer: Authorizer) -> None:
         self._store, self._authorizer = store, authorizer
@@ -93,19 +94,24 @@ class ReplicaSettings:
         """351: the settings of one topic, for who may locate it."""
         name = text(command.fields, "topic")
         self._authorizer.authorize(peer, command, LOCATE, name)
-        return self._answer(command, ReplicaTopics(self._store).get(name))
+        return self._answer(command, self._confirmed(state_kinds.TOPIC, name), settings_in)
 
     def group(self, peer: Peer, command: Command) -> Command:
         """352: one group, for its consumers."""
         name = text(command.fields, "group")
         self._authorizer.authorize(peer, command, CONSUME, of_group(name))
-        found = self._store.state.get(state_kinds.GROUP, name.encode())
-        return self._answer(command, None if found is None else configuration_in(found[0]))
+        return self._answer(command, self._confirmed(state_kinds.GROUP, name), configuration_in)
 
-    def _answer(self, command: Command, found: TopicSettings | GroupConfig | None) -> Command:
+    def _confirmed(self, kind: int, name: str) -> bytes | None:
+        found = self._store.state.get(kind, name.encode())
+        return None if found is None or found[1] >= self._store.confirm_position else found[0]
+
+    def _answer(
+        self, command: Command, found: bytes | None, read: Callable[[bytes], TopicSettings | GroupConfig]
+    ) -> Command:
         if found is None:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "this replica does not know it yet: ask the master")
-        return command.reply(body=msgspec.json.encode(found))
+        return command.reply(body=msgspec.json.encode(read(found)))
 
 
 class ReplicaReads:

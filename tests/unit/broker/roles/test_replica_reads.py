@@ -10,7 +10,7 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.roles.member import GroupMember
-from broker.roles.replica_reads import ReplicaQueues
+from broker.roles.replica_reads import ReplicaQueues, ReplicaSettings
 from broker.store.queues import Queues
 from remoting.access.rights import of_topic
 from remoting.client.connection import dial
@@ -28,10 +28,13 @@ from remoting.protocol.bodies.pull_body import (
     encode_range_pull,
     encode_records_at,
 )
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
+from remoting.server.authorizer import Authorizer
+from tests.unit.broker.acting.test_locks import Peer
+from tests.unit.broker.acting.test_pops import Behind
 from tests.unit.broker.roles.cluster import Cluster, cluster, until
 
 ROOM = 1 << 20
@@ -96,6 +99,10 @@ async def test_proxies_learn_topics_and_groups(tmp_path: Path) -> None:
             reads._authorizer.policy = lambda _identity, _action, resource: resource == ""
             assert (await ask(replica, code, b"", FROM_REPLICA | {field: known})).code == ResponseCode.NO_PERMISSION
             reads._authorizer.policy = lambda _identity, _action, _resource: True
+        unsure = ReplicaSettings(Behind(member(replica).store), Authorizer()).handlers()  # type: ignore[arg-type]
+        for code in unsure:
+            with pytest.raises(Refused, match="does not know it yet"):
+                unsure[code](Peer(), Command(code, fields={"topic": "t", "group": "g"}))  # type: ignore[arg-type]
 
 
 async def pull(app: BrokerApp, queue: int, offset: int = 0) -> PulledRange:
