@@ -96,6 +96,8 @@ def test_what_nobody_had_yet_is_given_by_the_replica_once(groups: TwoGroups) -> 
     assert asked(replica, have[7], Code.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=SHORT_MS) == ResponseCode.SUCCESS
     assert set(popped(groups.other, {7})) <= {7, 100}, "its time is over: another group has it"
     assert now_ms() >= due_ms
+    journal = groups.folder / f"{replica.data.name}-data" / "ACTING"
+    until(lambda: journal.read_bytes().count(b"\n") == 8 + 3 + 2, "what left is not in the journal")
     replica.kill()
     replica.start()
     until(lambda: acting([replica]), "nobody stands in")
