@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,11 @@ async def still_waiting(master: BrokerApp) -> int:
 
 async def waiting(pair: ElectingPair, *delays_ms: int) -> None:
     """Messages at the master, known to both as confirmed."""
+    for number, delay_ms in enumerate(delays_ms):
+        await at_master(pair, partial(send, body=b"%d" % number, delay_ms=delay_ms))
+    await until(pair.master)
     master = pair.master()
     assert master is not None
-    for number, delay_ms in enumerate(delays_ms):
-        await send(master, b"%d" % number, delay_ms)
     end = master._member.store.end_position
     await until(lambda: all(app._member.log_state().confirm >= end for app in pair.brokers.values()))
 
