@@ -91,12 +91,15 @@ class FakeBroker:
         self.settled: list[SharedSettled] = []
         self.wished: list[FilterRequest] = []
         self.connections: list[Connection] = []
+        self.reachable = True
         self.proxies: list[ProxyPresent] = []
         self.proxy_peer: Peer | None = None
         self.proxy_answers: list[ProxyAnswered] = []
 
     async def connect(self) -> Connection:
-        """A new in-process connection to this broker."""
+        """A new in-process connection to this broker, unless it is out of reach."""
+        if not self.reachable:
+            raise ConnectionRefusedError("out of reach")
         connection = inprocess.connect(self.handle)
         self.connections.append(connection)
         return connection

@@ -218,11 +218,13 @@ async def test_a_client_that_left_meanwhile_sends_again_itself() -> None:
         publisher.publish(origin, b"c", some("t", 1))
         await settle(5)
         rig.broker.held.clear()
+        rig.broker.reachable = False
         await rig.broker.connections[0].close()
         publisher.publish(origin, b"c", some("t", 2))
         await settle(5)
         publisher.forget(origin)
         rig.broker.holding = False
+        rig.broker.reachable = True
         await asyncio.wait_for(publisher.drain(), 5)
         assert (origin.confirmed_ids, rig.broker.appended, publisher.pending_bytes) == ([], [], 0)
 
