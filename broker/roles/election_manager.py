@@ -26,7 +26,7 @@ from broker.roles.election_seat import ElectionSeat
 from broker.roles.group_node import StoodStill
 from broker.roles.replicas_manager import OwnIdentity, SavedIdentity
 from broker.roles.role_queue import RoleExecutor, RoleQueue
-from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps, pause_limit_ms
+from broker.roles.steps import ControllerAnswer, KnownGroup, PauseWatch, ReplicaSteps, pause_limit_ms
 from remoting import clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import decode_body, encode_body
@@ -185,7 +185,7 @@ class ElectionManager:
         """Whether copies here count for the majority: not before this broker votes."""
         return self._seat.counted
 
-    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> ControllerAnswer:
         """No set of replicas in sync is kept by such a group."""
         raise LocalMisuse(f"the members {sorted(members)} of set {set_epoch} in epoch {epoch}: the members are fixed")
 

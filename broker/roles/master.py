@@ -14,7 +14,7 @@ from broker.replication.leader import Acknowledge, LeaderSettings, Proposal, in_
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
-from broker.roles.steps import KnownGroup, PauseWatch
+from broker.roles.steps import ControllerAnswer, KnownGroup, PauseWatch
 from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class GroupAuthority(Protocol):
     """Who decides about the group: the controllers, or the members themselves."""
 
-    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
-        """The set as committed. Raises Refused for a refusal, another LightMQError when the outcome is unknown."""
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> ControllerAnswer:
+        """What the controllers say to this set. Raises LightMQError when the outcome is unknown."""
         ...
 
     async def group_size(self) -> int:
@@ -193,13 +193,11 @@ class MasterOfGroup:
 
     async def _propose(self, proposal: Proposal) -> None:
         try:
-            view = await self._authority.alter(self.view.epoch, proposal.members, proposal.base_epoch)
-        except Refused as error:
-            self.term.refused(proposal, error.code, error.remark)
+            answer = await self._authority.alter(self.view.epoch, proposal.members, proposal.base_epoch)
         except LightMQError as error:
-            self.term.unanswered(proposal, str(error))
-        else:
-            self.learn(view)
+            answer = ControllerAnswer(None, remark=str(error))
+        if self.term.concluded(proposal, answer):
+            self._durability.group_changed()
 
 
 class Pausing(Protocol):

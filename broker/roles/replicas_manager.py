@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import secrets
 import zlib
 from collections.abc import Callable
@@ -190,8 +189,8 @@ def refuse_foreign(identity: SavedIdentity) -> None:
 
 STEP_S_MAX = 1.0
 """Longest sleep between two checks of what is due."""
-LEADER_PAUSE_S = 0.05
-"""A master that stops looks for the leading controller so often."""
+VIEWED = (Ask.REGISTER, Ask.POLL, Ask.LEAVE)
+"""Questions whose answers describe the group."""
 
 
 class _Answers:
@@ -207,6 +206,8 @@ class _Answers:
     ) -> None:
         self._own, self._controllers, self._pauses, self._log = own, controllers, pauses, log
         self.report = report
+        self.leaving: asyncio.Future[ControllerAnswer] | None = None
+        """Of a master that is about to stop."""
 
     def save_id(self, broker_id: int) -> None:
         self._own.save(broker_id=broker_id)
@@ -221,6 +222,10 @@ class _Answers:
     def proved(self, view: KnownGroup, asked_ms: int) -> None:
         if self._pauses.confirmed(view.epoch, view.master, asked_ms):
             self._log.info("still_the_master", by="controllers", epoch=view.epoch)
+
+    def left(self, answer: ControllerAnswer) -> None:
+        if self.leaving is not None and not self.leaving.done():
+            self.leaving.set_result(answer)
 
 
 class ReplicasManager:
@@ -268,9 +273,7 @@ class ReplicasManager:
             self.own.save(clean=False)
         self.controllers.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(each) for each in (self._step(), self.queue.run(), self._beat())
-        ]  # the last goes on
+        self._tasks = [loop.create_task(each) for each in (self._step(), self.queue.run(), self._beat())]
 
     async def stop(self) -> None:
         """Stop asking and changing roles; close the connections to the controllers."""
@@ -296,51 +299,32 @@ class ReplicasManager:
 
     # -- what members ask for ------------------------------------------------------------------------------------------
 
-    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
-        """Ask for another set of replicas in sync. Raises Refused with the leader's reason, or that it was lost.
-
-        So it is when something of the log was found lost before the answer came: what was known of the group is void.
-        """
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> ControllerAnswer:
+        """Ask for another set of replicas in sync. Raises LightMQError when the outcome is unknown."""
         assert self.steps.broker_id is not None
         header = AlterSyncStateSetHeader(self._config.broker_name, self.steps.broker_id, epoch, _now_ms())
         body = encode_body(SyncStateSetBody(sorted(members), set_epoch))
         command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields=to_fields(header), body=body)
         answer = await self.controllers.ask(command)
         if answer.code != 0:
-            raise refusal(answer)
+            return ControllerAnswer(answer.code, remark=refusal(answer).remark)
         decided = decode_body(answer.body, SyncStateSetBody)
-        view = self.steps.view
-        if view is None:
-            raise ConnectionLost("this broker registers again, because it has lost something")
-        return dataclasses.replace(
-            view, members=frozenset(decided.sync_state_set), set_epoch=decided.sync_state_set_epoch
-        )
+        return self.steps.altered(frozenset(decided.sync_state_set), decided.sync_state_set_epoch)
 
     async def hand_over(self, _successor: int | None = None) -> None:
         """Have the controllers choose another master in place of this one, which `steps.view` names then.
 
-        From now on no role is taken; heartbeats go on until the stop. To be called while no role change is under way.
-        Raises Refused with the leader's reason, another LightMQError when the outcome is unknown.
+        They are asked until they answer; the caller sets the limit. To be called while the queue is paused.
+        Raises Refused with the leader's reason, ConnectionLost when no controller is connected.
         """
-        assert self.steps.broker_id is not None
-        for task in self._tasks[:-1]:
-            task.cancel()
-        await asyncio.gather(*self._tasks[:-1], return_exceptions=True)
-        header = ElectMasterHeader(
-            self._config.cluster_name,
-            self._config.broker_name,
-            self.steps.broker_id,
-            invoke_time=_now_ms(),
-            leaves=True,
-        )
-        while self.controllers.reachable:
-            with contextlib.suppress(ConnectionLost):
-                if self.controllers.leader or await self.controllers.find_leader():
-                    command = Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header))
-                    self._apply_view(view_of(checked(await self.controllers.ask(command))))
-                    return
-            await asyncio.sleep(LEADER_PAUSE_S)
-        raise ConnectionLost("no controller can be reached")
+        if not self.controllers.reachable:
+            raise ConnectionLost("no controller can be reached")
+        self._answers.leaving = leaving = asyncio.get_running_loop().create_future()
+        self.steps.leave(self._now())
+        self._woken.set()
+        answer = await leaving
+        if answer.code:
+            raise Refused(answer.code, answer.remark)
 
     async def knows_leader(self) -> bool:
         """Whether the leading controller is known; if not, it is searched for."""
@@ -427,7 +411,7 @@ class ReplicasManager:
             return ControllerAnswer(answer.code, remark=refusal(answer).remark)
         if ask is Ask.NEXT_ID:
             return ControllerAnswer(0, broker_id=from_fields(answer.fields, NextBrokerId).next_broker_id)
-        return ControllerAnswer(0, view_of(answer) if ask in (Ask.REGISTER, Ask.POLL) else None)
+        return ControllerAnswer(0, view_of(answer) if ask in VIEWED else None)
 
     async def _find_leader(self) -> ControllerAnswer:
         former = self.controllers.leader
@@ -454,6 +438,9 @@ class ReplicasManager:
                 return RequestCode.BROKER_HEARTBEAT, self._beat_header()
             case Ask.ELECT:
                 return RequestCode.CONTROLLER_ELECT_MASTER, ElectMasterHeader(*group, broker_id, invoke_time=_now_ms())
+            case Ask.LEAVE:
+                header = ElectMasterHeader(*group, broker_id, invoke_time=_now_ms(), leaves=True)
+                return RequestCode.CONTROLLER_ELECT_MASTER, header
         return RequestCode.CONTROLLER_GET_REPLICA_INFO, ReplicaInfoRequest(self._config.broker_name)
 
     def _registration(self, broker_id: int) -> RegisterReplicaHeader:

@@ -1,14 +1,14 @@
 """What a member of a broker group asks the controllers next, the role that follows, and whether a master may answer.
 
     INITIAL --leader found--> FIRST_TIME_SYNC_DONE --id applied, registered--> REGISTER_DONE --role known--> RUNNING
-                    LEADER        NEXT_ID, APPLY_ID, REGISTER        HEARTBEAT, ELECT               POLL, ELECT
+                    LEADER        NEXT_ID, APPLY_ID, REGISTER        HEARTBEAT, ELECT            POLL, ELECT, LEAVE
 
 One question is in flight at a time, and `concluded` says what follows from its answer. Until the role is known the
 broker is fenced: neither master nor replica. All that the controllers report of the master (answers and pushes alike)
 goes through `update`, which yields a role only for a newer epoch, or for the epoch known from before the start if
 another broker is its master: no broker continues an epoch of an earlier process. Losing the controllers changes no
 role. The broker carries a question to the leading controller and the answer back, and writes down what has to be on
-the disk (`AskingBroker`).
+the disk (`AskingBroker`). A master that is about to stop asks to be replaced (LEAVE) until it is answered.
 
 `PauseWatch`: a master whose process stood still may have been replaced, so it answers only after a proof that it was
 not.
@@ -30,7 +30,7 @@ controllers or without. Pure: the caller passes the time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
@@ -41,6 +41,8 @@ RETRY_MS = 200
 """Pause after a question without an answer, or without a useful one."""
 RETRY_MS_MAX = 2_000
 """The pause doubles up to this."""
+LEAVE_RETRY_MS = 50
+"""That of a master that is about to stop, which does not grow: its clients wait."""
 UNKNOWN_CODES = frozenset(
     {
         ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
@@ -70,6 +72,7 @@ class Ask(Enum):
     HEARTBEAT = "heartbeat"
     ELECT = "elect"
     POLL = "poll"
+    LEAVE = "leave"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,9 @@ class AskingBroker(Protocol):
     def proved(self, view: KnownGroup, asked_ms: int) -> None:
         """So the controllers answered a question of `asked_ms`: what `PauseWatch.confirmed` needs."""
 
+    def left(self, answer: ControllerAnswer) -> None:
+        """The controllers have chosen another master in place of this one, or have refused to."""
+
 
 @dataclass(slots=True)
 class _Question:
@@ -164,6 +170,7 @@ class ReplicaSteps:
         self._has_leader = self._is_registered = self._is_seen = False
         self._has_stood = False
         """Whether an election was asked for whose outcome has not been asked for yet."""
+        self._is_leaving = False
         self.due_ms = 0
         """When `next_ask` has something, if nothing happens before."""
         self._pause_ms = RETRY_MS
@@ -186,6 +193,8 @@ class ReplicaSteps:
     def _next(self) -> Ask:
         if not self._has_leader:
             return Ask.LEADER
+        if self._is_leaving:
+            return Ask.LEAVE
         if self.broker_id is None:
             return Ask.NEXT_ID
         if not self.is_applied:
@@ -206,6 +215,7 @@ class ReplicaSteps:
         assert question is not None, "a question is concluded once"
         ask = question.ask
         self._has_stood = False
+        self._is_leaving &= ask is not Ask.LEAVE or code is None
         if code is None:
             self._has_leader = False
         elif code in UNKNOWN_CODES:
@@ -214,8 +224,12 @@ class ReplicaSteps:
             self.broker_id = None  # another broker took it first, or the group is full: ask for the next one
         elif code == 0 or (ask is Ask.ELECT and code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
             self._granted(question, answer, now_ms, broker)
+            if self._is_leaving:
+                self.ask_now(now_ms)
             return True
-        self._rest(now_ms, self._backed_off())
+        self._rest(now_ms, LEAVE_RETRY_MS if self._is_leaving else self._backed_off())
+        if ask is Ask.LEAVE and code is not None:
+            broker.left(answer)
         return code is None
 
     def _granted(self, question: _Question, answer: ControllerAnswer, now_ms: int, broker: AskingBroker) -> None:
@@ -240,6 +254,11 @@ class ReplicaSteps:
                 self._rest(now_ms, 0)
             case Ask.POLL:
                 self._polled(question, answer.view, now_ms, broker)
+            case Ask.LEAVE:
+                assert answer.view is not None
+                broker.report(answer.view)
+                self._rest(now_ms, self._poll_interval_ms)
+                broker.left(answer)
 
     def _register(self, question: _Question, view: KnownGroup | None, now_ms: int, broker: AskingBroker) -> None:
         if question.is_outdated:  # what they know of our log is not true any more: once more
@@ -292,6 +311,20 @@ class ReplicaSteps:
         self.stage = RolePhase.FIRST_TIME_SYNC_DONE if self._has_leader else RolePhase.INITIAL
         self.role = self.view = None
         self.ask_now(now_ms)
+
+    def leave(self, now_ms: int) -> None:
+        """Have another broker be the master in place of this one: asked next, and again until there is an answer."""
+        self._is_leaving = True
+        self.ask_now(now_ms)
+
+    def altered(self, members: frozenset[int], set_epoch: int) -> ControllerAnswer:
+        """What it means to the master that asked for this set that the controllers have committed it.
+
+        Nothing when something was lost since: what was known of the group is void.
+        """
+        if self.view is None:
+            return ControllerAnswer(None, remark="this broker registers again, because it has lost something")
+        return ControllerAnswer(0, replace(self.view, members=members, set_epoch=set_epoch))
 
     def ask_now(self, now_ms: int) -> None:
         """Something has changed: ask now."""

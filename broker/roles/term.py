@@ -24,7 +24,7 @@ from broker.replication.host import ServedLog, WrittenLog
 from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
-from broker.roles.steps import KnownGroup, PauseWatch
+from broker.roles.steps import ControllerAnswer, KnownGroup, PauseWatch
 from broker.roles.sync_set import SyncSetKeeper
 from broker.store.state.state_kinds import MASTER_EPOCH, StateChange
 
@@ -93,7 +93,7 @@ class TermOwner(Protocol):
     """The broker that is the master, as its term needs it."""
 
     def propose(self, proposal: Proposal) -> None:
-        """Ask the controllers for this set, once; `learn`, `refused` or `unanswered` of the term says what came."""
+        """Ask the controllers for this set, once; `concluded` of the term takes what came."""
         ...
 
     def ask_again(self) -> None:
@@ -187,18 +187,19 @@ class MasterTerm:
         self._decided()
         return is_news
 
-    def refused(self, proposal: Proposal, code: int, remark: str) -> None:
-        """The one that leads has answered with an error."""
-        if not self._is_over:
-            self.in_sync.refused(proposal, code, remark)
+    def concluded(self, proposal: Proposal, answer: ControllerAnswer) -> bool:
+        """A proposal is answered, or never will be, and nobody knows what became of it; whether a set is news."""
+        if answer.view is not None:
+            return self.learn(answer.view)
+        if self._is_over:
+            return False
+        if answer.code is None:
+            self.in_sync.unanswered(proposal, answer.remark)
+        else:
+            self.in_sync.refused(proposal, answer.code, answer.remark)
             self._owner.ask_again()
-            self._decided()
-
-    def unanswered(self, proposal: Proposal, why: str) -> None:
-        """Nobody knows what became of the proposal."""
-        if not self._is_over:
-            self.in_sync.unanswered(proposal, why)
-            self._decided()
+        self._decided()
+        return False
 
     def _decided(self) -> None:
         """What became due while a proposal was open is done now."""

@@ -1,7 +1,7 @@
-"""A broker towards its controllers: the shipped `ReplicaSteps`, whose questions go over the simulated network.
+"""A broker towards its controllers: the shipped `ReplicaSteps` and `LeaderSearch`, whose questions go over the network.
 
-What is written here is what carries a question to a controller and its answer back; when which one is asked, what an
-answer, a refusal or none means, and which role follows, is the product's.
+What is written here is what carries a question to a controller and its answer back; when which question is asked, and
+which controller, what an answer, a refusal or none means, and which role follows, is the product's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from broker.roles.steps import Ask, ControllerAnswer, KnownGroup
 from controller.replicas.group import ElectMaster, GroupView
-from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER
+from remoting.protocol.bodies.controller_body import ControllerMetadata
+from remoting.transport.failures import ConnectionLost
+from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Leave
 from tests.sim.cluster.world import Node, Violation
 
 if TYPE_CHECKING:
@@ -22,8 +24,8 @@ LOST = -2
 """Stands for the code of an answer that does not come."""
 POLL_TICKS = 4
 
-Answered = Callable[[int, GroupView | None], None]
-"""Takes a response code, NOT_LEADER or LOST, and the group."""
+Answered = Callable[[int, GroupView | None, str], None]
+"""Takes a response code, NOT_LEADER or LOST, the group, and the controller that is said to lead."""
 
 
 def known(view: GroupView) -> KnownGroup:
@@ -38,6 +40,14 @@ def known(view: GroupView) -> KnownGroup:
     )
 
 
+def understood(code: int, view: KnownGroup | None) -> ControllerAnswer:
+    """An answer as the product reads it: none where no controller that leads has given it."""
+    # A former leader's duplicate may have reached one that committed it and could not answer.
+    if code in (LOST, NOT_LEADER):
+        return ControllerAnswer(None, remark="no answer")
+    return ControllerAnswer(code, view if code == 0 else None, remark="" if code == 0 else f"code {code}")
+
+
 class Asking:
     """From one start of a broker to its end."""
 
@@ -49,6 +59,10 @@ class Asking:
         )  # fmt: skip
         self._leader: Node | None = None
         """The controller that leads, as far as this broker knows."""
+        nodes = list(self._cluster.controllers.nodes)
+        self._broker.world.chance.shuffle(nodes)
+        self._nodes: dict[str, Node] = {each.name: each for each in nodes}
+        self._search = broker.cluster.build.search(list(self._nodes))
         self._request = 0
 
     def _now(self) -> int:
@@ -59,7 +73,7 @@ class Asking:
     def ask(self, what: Any, answered: Answered) -> None:
         """Ask the leading controller for something; None asks for the group."""
         if self._leader is None:
-            self._broker.after(0, answered, LOST, None)
+            self._broker.after(0, answered, LOST, None, "")
         else:
             self._ask_at(self._leader, what, answered)
 
@@ -69,13 +83,13 @@ class Asking:
         number = (broker.ident, broker.boot, self._request)
         waiting = [answered]
 
-        def arrived(code: int, view: GroupView | None) -> None:
+        def arrived(code: int, view: GroupView | None, named: str = "") -> None:
             if code == NOT_LEADER and self._leader is node:
-                self._leader = None
+                self._leader, self._search.named = None, named
             if waiting and number[:2] == (broker.ident, broker.boot):
                 if what is None and code == 0 and view is not None and "follows-older" not in broker.flags:
                     cluster.judge.read_register(started, broker.world.now, view)
-                waiting.pop()(code, view)
+                waiting.pop()(code, view, named)
 
         controllers = cluster.controllers
         cluster.network.send(broker.name, node, controllers.request, node, broker, what, arrived, (*number, node.name))
@@ -89,9 +103,8 @@ class Asking:
         if ask is None:
             return
         if ask is Ask.LEADER:
-            nodes = list(self._cluster.controllers.nodes)
-            self._broker.world.chance.shuffle(nodes)
-            self._search(nodes)
+            self._search.begin()
+            self._ask_who_leads()
         else:
             self.ask(self._question(ask), self._answered)
 
@@ -103,13 +116,14 @@ class Asking:
                 return self._broker.standing()
             case Ask.ELECT:
                 return ElectMaster(CLUSTER, GROUP, {}, self._broker.ident)
+            case Ask.LEAVE:
+                return Leave(self._broker.ident)
             case Ask.POLL:
                 return None
         raise Violation("brokers here have their ids", f"{self._broker.name} asks for {ask.value}")
 
-    def _answered(self, code: int, view: GroupView | None) -> None:
-        is_answer = code not in (LOST, NOT_LEADER)
-        self._conclude(ControllerAnswer(code if is_answer else None, None if view is None else known(view)))
+    def _answered(self, code: int, view: GroupView | None, _named: str) -> None:
+        self._conclude(understood(code, None if view is None else known(view)))
 
     def _conclude(self, answer: ControllerAnswer) -> None:
         if not self.steps.concluded(answer, self._now(), self):
@@ -131,19 +145,25 @@ class Asking:
         self.steps.lost_something(self._now())
         self._broker.after(0, self.step)
 
-    def _search(self, nodes: list[Node]) -> None:
-        """Ask one after the other whether it leads."""
-        if nodes:
-            self._ask_at(nodes[0], Ask.LEADER, partial(self._found, nodes))
-        else:
-            self._conclude(ControllerAnswer(None))
+    def leave(self) -> None:
+        """Another broker is to be the master."""
+        self.steps.leave(self._now())
+        self._broker.after(0, self.step)
 
-    def _found(self, nodes: list[Node], code: int, _view: GroupView | None) -> None:
-        if code != 0:
-            self._search(nodes[1:])
+    def _ask_who_leads(self) -> None:
+        name = self._search.next()
+        if name is not None:
+            self._ask_at(self._nodes[name], Ask.LEADER, partial(self._said_who_leads, name))
         else:
-            self._leader = nodes[0]
-            self._conclude(ControllerAnswer(0))
+            self._leader = self._nodes.get(self._search.leader)
+            self._conclude(ControllerAnswer(None if self._leader is None else 0))
+
+    def _said_who_leads(self, name: str, code: int, _view: GroupView | None, named: str) -> None:
+        if code == LOST:
+            self._search.failed(name, ConnectionLost("no answer"))
+        else:
+            self._search.answered(name, ControllerMetadata(GROUP, None, named, is_leader=code == 0))
+        self._ask_who_leads()
 
     # -- what follows from the answers ---------------------------------------------------------------------------------
 
@@ -167,3 +187,8 @@ class Asking:
     def proved(self, view: KnownGroup, asked_ms: int) -> None:
         """The controllers have answered a question of that time."""
         self._broker.pauses.confirmed(view.epoch, view.master, asked_ms)
+
+    def left(self, answer: ControllerAnswer) -> None:
+        """The hand-over is at its end, if it is not over yet."""
+        if self._broker.leading is not None:
+            self._broker.leading.taken(answer.remark)

@@ -26,9 +26,10 @@ from broker.roles.steps import KnownGroup, PauseWatch, ReplicaSteps
 from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from broker.store.index.reader import Reader
 from controller.replicas.group import GroupView, Live, RegisterReplica
+from remoting.client.controllers import LeaderSearch
 from tests.sim.cluster.asking import Asking, known
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.controllers import CLUSTER, GROUP, Leave
+from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
 from tests.sim.cluster.leading import Leading, ReplicaSide
@@ -62,6 +63,7 @@ class Build:
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
     steps: type[ReplicaSteps] = ReplicaSteps
+    search: type[LeaderSearch] = LeaderSearch
     node: type[GroupNode] = GroupNode
     actions: type[RoleActions[Following, Leading]] = RoleActions
     is_stored: bool = False
@@ -263,12 +265,7 @@ class Broker(Node):
 
     def seek(self, _successor: int | None) -> None:
         """Have the controllers choose another master."""
-
-        def answered(code: int, _view: GroupView | None) -> None:
-            if self.leading is not None:
-                self.leading.taken("" if code == 0 else f"code {code}")
-
-        self.asking.ask(Leave(self.ident), answered)
+        self.asking.leave()
 
     def end(self, boot: int) -> None:
         """Give the role up, then the process ends."""

@@ -47,8 +47,8 @@ class Leave:
     broker: int
 
 
-Answer = Callable[[int, GroupView | None], None]
-"""Takes a response code, or NOT_LEADER, and the group."""
+Answer = Callable[[int, GroupView | None, str], None]
+"""Takes a response code, or NOT_LEADER, the group, and the name of the controller that leads."""
 
 
 class Controllers:
@@ -66,6 +66,8 @@ class Controllers:
         self._seen: set[Any] = set()
         self._old_view: GroupView | None = None
         self._leaderless_ms = 0.0
+        self._named: dict[Node, str] = {}
+        """Who leads as each of them knows, perhaps no more."""
         for node in self.nodes:
             node.start()
         for broker in range(1, brokers + 1):
@@ -79,13 +81,12 @@ class Controllers:
     # -- agreement ----------------------------------------------------------------------------------------------------
 
     def _leads(self, node: Node) -> bool:
-        cut = self.network.cut
-        reached = 1 + sum(
-            (node.name, other.name) not in cut and (other.name, node.name) not in cut and self._runs(other)
-            for other in self.nodes
-            if other is not node
-        )
+        reached = 1 + sum(self._reaches(node, other) for other in self.nodes if other is not node)
         return self._runs(node) and reached >= 2
+
+    def _reaches(self, node: Node, other: Node) -> bool:
+        cut = self.network.cut
+        return (node.name, other.name) not in cut and (other.name, node.name) not in cut and self._runs(other)
 
     @staticmethod
     def _runs(node: Node) -> bool:
@@ -112,6 +113,7 @@ class Controllers:
         group = self.machine.groups[GROUP]
         for broker in group.replicas:
             self.live.presume((GROUP, broker), int(self.world.now))
+        self._named |= {each: node.name for each in self.nodes if self._reaches(node, each)}
         self.world.tell(node.name, "leads the controllers")
 
     def _commit(self, leader: Node, make: Callable[[], Command], done: Callable[[Outcome], None] | None) -> None:
@@ -170,7 +172,7 @@ class Controllers:
             return ElectMaster(CLUSTER, GROUP, {max(live, default=leaving): Live()}, unclean=True)
         return succession(self.machine.groups[GROUP], CLUSTER, GROUP, leaving, live)
 
-    def _leave(self, node: Node, leaving: int, reply: Answer) -> None:
+    def _leave(self, node: Node, leaving: int, reply: Callable[[int, GroupView | None], None]) -> None:
         try:
             command = self._succession(leaving)
         except Refused as refused:
@@ -199,7 +201,8 @@ class Controllers:
         """Any other request of a broker; None asks for the group. `number` identifies a request and its duplicate."""
 
         def reply(code: int, view: GroupView | None) -> None:
-            self.network.send(node.name, asks, answer, code, view)
+            named = self._named.get(node, "")
+            self.network.send(node.name, asks, answer, code, view, "" if named == node.name else named)
 
         if node is not self.leader:
             stale = self._old_view if "stale-reads" in self.flags and what in (None, Ask.LEADER) else None

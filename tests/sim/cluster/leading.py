@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
-from broker.roles.steps import KnownGroup
+from broker.roles.steps import ControllerAnswer, KnownGroup
 from broker.roles.term import TermHandOver
 from controller.replicas.group import AlterSyncStateSet, GroupView
-from tests.sim.cluster.asking import LOST, known
+from remoting.protocol.frames.codes import ResponseCode
+from tests.sim.cluster.asking import understood
 from tests.sim.cluster.controllers import GROUP, NOT_LEADER
 from tests.sim.cluster.network import Side, Stream
 
@@ -77,17 +78,14 @@ class Leading:
         """1001."""
         broker, core, term = self.broker, self.core, self.term
 
-        def answered(code: int, view: GroupView | None) -> None:
+        def answered(code: int, view: GroupView | None, _named: str) -> None:
             if code == 0 and view is not None:
-                term.learn(known(view))
+                answer = broker.asking.steps.altered(frozenset(view.in_sync), view.set_epoch)
             elif code == NOT_LEADER and "believes-former-leaders" in broker.flags:
-                core.members.refused(proposal)
-                broker.streams.confirm()
-            elif code in (LOST, NOT_LEADER):
-                # A former leader's duplicate may have reached one that committed it and could not answer.
-                term.unanswered(proposal, "no answer")
+                answer = ControllerAnswer(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED)
             else:
-                term.refused(proposal, code, f"code {code}")
+                answer = understood(code, None)
+            term.concluded(proposal, answer)
 
         command = AlterSyncStateSet(
             GROUP, broker.ident, core.epoch, proposal.base_epoch, tuple(sorted(proposal.members)), ()

@@ -1,10 +1,13 @@
-"""Planted bugs of what a broker makes of its controllers' answers, as in `plants`: `ReplicaSteps`, changed."""
+"""Planted bugs of what a broker makes of its controllers' answers, as in `plants`: `ReplicaSteps` and `LeaderSearch`,
+changed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.roles.steps import UNKNOWN_CODES, AskingBroker, ControllerAnswer, ReplicaSteps
+from broker.roles.steps import UNKNOWN_CODES, Ask, AskingBroker, ControllerAnswer, ReplicaSteps
+from remoting.client.controllers import LeaderSearch
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.broker import Build
 
@@ -53,7 +56,33 @@ class HearsNoFromWhoIsLed(ReplicaSteps):
         return super().concluded(answer, now_ms, broker)
 
 
+class LeavesOnce(ReplicaSteps):
+    """A master that is about to stop asks to be replaced, and asks no more when nobody has answered."""
+
+    def concluded(self, answer: ControllerAnswer, now_ms: int, broker: AskingBroker) -> bool:
+        question = self._under_way
+        granted = super().concluded(answer, now_ms, broker)
+        if question is not None and question.ask is Ask.LEAVE:
+            self._is_leaving = False
+        return granted
+
+
+class AsksWhoIsNamed(LeaderSearch):
+    """The controller that another one has named is asked whether it leads, and no other one, even if it is gone."""
+
+    def begin(self) -> None:
+        super().begin()
+        if self.named:
+            self._waiting = [self.named]
+
+    def failed(self, address: str, error: LightMQError) -> None:
+        named = self.named
+        super().failed(address, error)
+        self.named = named
+
+
 PLANTS: dict[str, Build] = {
+    "asks-who-is-named": Build(search=AsksWhoIsNamed),
     "stays-with-its-controller": Build(steps=StaysWithItsController),
 }
 
@@ -62,5 +91,6 @@ TOLD: dict[str, Build] = {
     "beats-on-unheard": Build(steps=BeatsOnUnheard),
     "registers-what-it-had": Build(steps=RegistersWhatItHad),
     "hears-no-from-who-is-led": Build(steps=HearsNoFromWhoIsLed),
+    "leaves-once": Build(steps=LeavesOnce),
 }
 """Bugs that need controllers that forget, lost answers or an exact order of events: a story each shows them."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.replicas.group import RegisterReplica
 from tests.sim.cluster.broker import Broker, Build
-from tests.sim.cluster.controllers import GROUP, Controllers
+from tests.sim.cluster.controllers import GROUP, NOT_LEADER, Controllers, Leave
 from tests.sim.cluster.step_plants import TOLD
 from tests.sim.cluster.story import Story
 from tests.sim.cluster.test_roles import finds_damage_at_its_start
@@ -60,11 +60,11 @@ def finds_damage_while_it_registers(story: Story) -> None:
     def slow(node: Node, asks: Broker, what: Any, answer: Callable[..., None], number: Any) -> None:
         """Registrations of a damaged broker are answered once it has reported its loss."""
 
-        def late(code: int, view: Any) -> None:
+        def late(*said: Any) -> None:
             if asks.damage is not None and not asks.losses:
-                story.world.after(1, late, code, view)
+                story.world.after(1, late, *said)
             else:
-                answer(code, view)
+                answer(*said)
 
         request(node, asks, what, late if isinstance(what, RegisterReplica) else answer, number)
 
@@ -91,11 +91,32 @@ def elected_unheard(story: Story) -> None:
     story.settle(2, 3)
 
 
+def leaves_while_the_controllers_change(story: Story) -> None:
+    """A master that stops is answered by a controller that leads no more: it asks the next one in time."""
+    story.settle(1, 2, 3)
+    master, request, denied = story.master, story.controllers.request, []
+
+    def changed(node: Node, asks: Broker, what: Any, answer: Callable[..., None], number: Any) -> None:
+        if isinstance(what, Leave) and not denied:
+            denied.append(node)
+            story.network.send(node.name, asks, answer, NOT_LEADER, None, "")
+        else:
+            request(node, asks, what, answer, number)
+
+    story.controllers.request = changed
+    master.stop_in_order()
+    story.until(lambda: not master.is_up)
+    assert denied
+    assert story.controllers.view().master not in (None, master.ident), "clients wait until it is missed"
+    story.end()
+
+
 STORIES: dict[str, Callable[[Story], None]] = {
     "insists-on-its-registration": forgotten_before_it_is_heard,
     "beats-on-unheard": forgotten_while_it_follows,
     "registers-what-it-had": finds_damage_while_it_registers,
     "hears-no-from-who-is-led": elected_unheard,
+    "leaves-once": leaves_while_the_controllers_change,
 }
 COUNTS = {forgotten_before_it_is_heard: 1, elected_unheard: 3}
 """How many brokers, where the story starts them."""

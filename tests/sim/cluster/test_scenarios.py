@@ -107,7 +107,7 @@ def answer_of_a_former_leader(story: Story) -> None:
         if asks is not master or what is Ask.LEADER:
             request(node, asks, what, answer, number)
         elif isinstance(what, AlterSyncStateSet):
-            request(node, asks, what, lambda _code, _view: answer(NOT_LEADER, None), number)
+            request(node, asks, what, lambda *_said: answer(NOT_LEADER, None, ""), number)
 
     controllers.request = twice
     controllers.members = [joiner]

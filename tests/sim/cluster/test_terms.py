@@ -37,7 +37,7 @@ def answers_are_lost(story: Story) -> None:
         if is_proposal:
             proposals.append(what)
         is_heard = asks is not master or (is_proposal and len(proposals) == 2)
-        request(node, asks, what, answer if is_heard else lambda _code, _view: None, number)
+        request(node, asks, what, answer if is_heard else lambda *_said: None, number)
 
     controllers.request, controllers.members = lossy, [joiner]
     joiner.start()

@@ -8,11 +8,13 @@ from pathlib import Path
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.replication.ha_server import HaServer
 from broker.roles.master import MasterOfGroup
-from broker.roles.steps import KnownGroup, PauseWatch
-from remoting.protocol.errors import Refused
+from broker.roles.steps import ControllerAnswer, KnownGroup, PauseWatch
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import SystemClock
 from tests.unit.broker.replication.streams import LOG, Replica, fill, open_store, until
+
+NOT_ALIVE = ControllerAnswer(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, remark="not alive")
 
 
 class Group:
@@ -26,7 +28,7 @@ class Group:
         self.store = open_store(directory, "writer", 3)
         self.server = HaServer(SystemClock(), LOG, keys={}, open_to_all=False, superseded=lambda _epoch: None)
         self.asked: list[frozenset[int]] = []
-        self.outcomes: list[Exception] = []
+        self.outcomes: list[Exception | ControllerAnswer] = []
         self.asked_again = 0
         self.set_epoch = 1
         self.master = MasterOfGroup(
@@ -47,13 +49,16 @@ class Group:
     def lost_something(self) -> None:
         raise AssertionError("no log is damaged")
 
-    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> ControllerAnswer:
         self.asked.append(members)
         if self.outcomes:
-            raise self.outcomes.pop(0)
+            outcome = self.outcomes.pop(0)
+            if isinstance(outcome, ControllerAnswer):
+                return outcome
+            raise outcome
         assert (epoch, set_epoch) == (3, self.set_epoch)
         self.set_epoch += 1
-        return KnownGroup(3, 1, members=members, set_epoch=self.set_epoch)
+        return ControllerAnswer(0, KnownGroup(3, 1, members=members, set_epoch=self.set_epoch))
 
     async def start(self) -> str:
         await self.server.start("127.0.0.1", 0)
@@ -107,7 +112,7 @@ async def test_a_lost_replica_is_missed_as_soon_as_it_counts_as_absent(tmp_path:
 async def test_a_refusal_and_no_answer_are_distinguished(tmp_path: Path) -> None:
     """Refused: asked again. Unanswered: both stay required until a set is learnt."""
     group = Group(tmp_path / "1", {1})
-    group.outcomes = [Refused(2006, "not alive"), ConnectionLost("nobody there")]
+    group.outcomes = [NOT_ALIVE, ConnectionLost("nobody there")]
     address = await group.start()
     replica = Replica(tmp_path / "2", 2, address, 3)
     await until(lambda: group.master.leader.members.committed == {1, 2})
@@ -120,7 +125,7 @@ async def test_a_refusal_and_no_answer_are_distinguished(tmp_path: Path) -> None
 async def test_a_busy_controller_has_not_refused(tmp_path: Path) -> None:
     """Its request may still be committed: until a set is learnt its members stay required."""
     group = Group(tmp_path / "1", {1})
-    group.outcomes = [Refused(2, "the controllers did not agree in time"), *[Refused(2006, "not alive")] * 1_000]
+    group.outcomes = [ControllerAnswer(2, remark="the controllers did not agree in time"), *[NOT_ALIVE] * 1_000]
     address = await group.start()
     replica = Replica(tmp_path / "2", 2, address, 3)
     await until(lambda: len(group.asked) >= 3)

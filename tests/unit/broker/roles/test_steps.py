@@ -10,6 +10,7 @@ from broker.replication.epochs import Extent
 from broker.replication.frames import Hello, Ready
 from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
 from broker.roles.steps import (
+    LEAVE_RETRY_MS,
     RETRY_MS,
     RETRY_MS_MAX,
     Ask,
@@ -52,6 +53,9 @@ class Recorder:
 
     def proved(self, view: KnownGroup, asked_ms: int) -> None:
         self.notes.append((view, asked_ms))
+
+    def left(self, answer: ControllerAnswer) -> None:
+        self.notes.append(answer)
 
     def hear(self, code: int | None = 0, view: KnownGroup | None = None, *, now_ms: int = 0, offer: int = 0) -> bool:
         """The answer to what was asked last."""
@@ -214,6 +218,56 @@ def test_who_hears_that_there_is_no_master_asks_at_once() -> None:
     assert made.next_ask(10) is None
     made.update(KnownGroup(5, None))
     assert made.next_ask(10) is Ask.ELECT
+
+
+def test_a_master_that_leaves_asks_until_it_is_answered() -> None:
+    """After the question under way, and again soon where nobody has answered; then it goes on as before."""
+    made = registered()
+    broker = Recorder(made)
+    made.update(KnownGroup(4, 1))
+    assert made.next_ask(0) is Ask.POLL
+    made.leave(0)
+    assert made.next_ask(0) is None
+    broker.hear(view=KnownGroup(4, 1))
+    assert made.next_ask(0) is Ask.LEAVE
+    broker.hear(None)
+    assert (made.next_ask(LEAVE_RETRY_MS - 1), made.next_ask(LEAVE_RETRY_MS)) == (None, Ask.LEADER)
+    broker.hear(None, now_ms=100)
+    assert made.next_ask(100 + LEAVE_RETRY_MS) is Ask.LEADER
+    broker.hear(now_ms=200)
+    assert made.next_ask(200) is Ask.LEAVE
+    assert broker.hear(0, KnownGroup(5, 2), now_ms=200)
+    assert broker.notes[-2:] == [KnownGroup(5, 2), ControllerAnswer(0, KnownGroup(5, 2))]
+    assert made.view == KnownGroup(5, 2)
+    assert made.next_ask(1_200) is Ask.POLL
+
+
+@pytest.mark.parametrize(
+    ("code", "then"),
+    [
+        (ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE, Ask.POLL),
+        (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, Ask.REGISTER),
+    ],
+)
+def test_a_master_that_may_not_leave_is_told_once(code: int, then: Ask) -> None:
+    made = registered()
+    broker = Recorder(made)
+    made.update(KnownGroup(4, 1))
+    made.leave(0)
+    assert made.next_ask(0) is Ask.LEAVE
+    assert not broker.hear(code)
+    assert broker.notes[-1] == ControllerAnswer(code)
+    assert made.next_ask(made.due_ms) is then
+
+
+def test_a_set_that_is_decided_after_a_loss_is_no_answer() -> None:
+    made = registered()
+    made.update(KnownGroup(4, 1, "a:1", members=frozenset({1}), set_epoch=3))
+    decided = KnownGroup(4, 1, "a:1", members=frozenset({1, 2}), set_epoch=4)
+    assert made.altered(decided.members, 4) == ControllerAnswer(0, decided)
+    made.lost_something(0)
+    answer = made.altered(decided.members, 4)
+    assert (answer.code, answer.view) == (None, None)
 
 
 def test_losing_the_controllers_changes_no_role() -> None:

@@ -11,7 +11,7 @@ import pytest
 from broker.replication.ha_server import HaServer
 from broker.replication.leader import Acknowledge, LeaderSettings, Proposal
 from broker.replication.majority import Majority
-from broker.roles.steps import KnownGroup, PauseWatch
+from broker.roles.steps import ControllerAnswer, KnownGroup, PauseWatch
 from broker.roles.term import MasterTerm, TermHandOver, TermRules
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import SystemClock
@@ -110,9 +110,11 @@ async def test_an_outcome_that_comes_after_the_end_means_nothing(tmp_path: Path)
     async with asyncio.timeout(DEADLINE_S):
         proposal = await office.proposals.get()
     office.term.end()
-    office.term.refused(proposal, ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, "another one is the master")
-    office.term.unanswered(proposal, "nobody there")
-    assert not office.term.learn(KnownGroup(3, 1, members=frozenset({1}), set_epoch=2))
+    refusal = ControllerAnswer(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, remark="another one is the master")
+    committed = KnownGroup(3, 1, members=frozenset({1}), set_epoch=2)
+    for late in (refusal, ControllerAnswer(None, remark="nobody there"), ControllerAnswer(0, committed)):
+        assert not office.term.concluded(proposal, late)
+    assert not office.term.learn(committed)
     assert (office.leader.members.open, office.leader.members.set_epoch, office.asked_again) == (proposal, 1, 0)
     office.store.close()
 
@@ -128,7 +130,7 @@ async def test_what_was_due_before_a_refusal_is_done_after_it(tmp_path: Path) ->
         office.streams.host.soon(checked.set)
         await checked.wait()
         assert office.proposals.empty()
-        office.term.refused(first, ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, "not alive")
+        office.term.concluded(first, ControllerAnswer(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, remark="not alive"))
         second = await office.proposals.get()
     assert (second.members, second.number, office.asked_again) == (first.members, first.number + 1, 1)
     office.term.end()
