@@ -29,6 +29,7 @@ from remoting.protocol.bodies.session_body import (
     FAILURE,
     FilterRequest,
     FlowBatch,
+    FlowNoted,
     SessionClose,
     SessionFenced,
     SessionOpen,
@@ -257,15 +258,14 @@ class SessionRequests:
         self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
 
     def session_flow(self, peer: Peer, command: Command) -> None:
-        """Note steps of QoS 2 of many sessions as one record."""
-        before = self._sessions.flows_fenced
+        """Note steps of QoS 2 of many sessions as one record; the answer names those that are left out."""
         batch = decode(FlowBatch, command.body)
-        position = self._sessions.flow(batch, peer)
+        position, fenced = self._sessions.flow(batch, peer)
         for flow in batch.flows:
             if flow.reserved:
                 self._shared.noted(peer, flow)
-        self._metrics.dropped.child("flow_fenced").value += self._sessions.flows_fenced - before
-        self._answers.reply_at(position, peer, command.reply())
+        self._metrics.dropped.child("flow_fenced").value += len(fenced)
+        self._answers.reply_at(position, peer, command.reply(body=encode(FlowNoted(fenced)) if fenced else b""))
 
     def append_offsets(self, peer: Peer, command: Command) -> Command | None:
         """Commit the offsets of many sessions as one record; those of fenced sessions are left out and counted."""

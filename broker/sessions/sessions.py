@@ -326,19 +326,24 @@ class Sessions:
             session.inflight = [entry for entry in session.inflight if entry[1] != queue_id or entry[2] >= offset]
         return change if session.durable else None
 
-    def flow(self, batch: FlowBatch, owner: object) -> int:
-        """Note steps of QoS 2; those of sessions `owner` has lost are left out and counted."""
+    def flow(self, batch: FlowBatch, owner: object) -> tuple[int, list[int]]:
+        """Note steps of QoS 2; those of sessions `owner` has lost are left out and counted.
+
+        Returns the log position to be confirmed, and the numbers of the flows that are left out.
+        """
         changes: list[StateChange] = []
         begun: list[tuple[ClientSession, list[int]]] = []
-        for flow in batch.flows:
+        fenced: list[int] = []
+        for number, flow in enumerate(batch.flows):
             session = self._sessions.get(flow.client_id)
             if session is None or session.owner is not owner or session.epoch != flow.epoch:
-                self.flows_fenced += 1
+                fenced.append(number)
             elif session.durable:
                 begun.append((session, session.begun(flow)))
                 changes += session.advance(flow)
+        self.flows_fenced += len(fenced)
         try:
-            return self._store.append_state(changes) if changes else 0
+            return self._store.append_state(changes) if changes else 0, fenced
         except StoreFull:
             for session, packet_ids in begun:
                 session.take_back(packet_ids)

@@ -4,8 +4,9 @@
     in    PUBREL -> forgotten -> PUBCOMP   (taken ids are noted by the broker with their messages)
 
 The steps of all sessions of a loop turn are sent as one SESSION_FLOW; while `FLOWS_IN_FLIGHT` wait for the disk,
-further steps gather. Unanswered steps are repeated once the session is taken again: every step may be repeated. A
-refusal (the disk is full) is repeated after `RETRY_S`; until then those exchanges stand still, and nothing else does.
+further steps gather. Every step may be repeated, and unanswered ones are once the session is taken again; none is sent
+before, since the broker leaves out, and says so, what names an epoch that is over. A refusal (the disk is full) is
+repeated after `RETRY_S`; until then those exchanges stand still, and nothing else does.
 Invariant: the steps of one session take effect in the order in which they were made, at most one request of them in
 flight. Loop rule: on the loop's thread.
 """
@@ -23,7 +24,8 @@ from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import RECEIVED, DeliveryOrigin, Qos2Steps
-from remoting.protocol.bodies.session_body import FlowBatch, SessionFlow, encode, is_shared_place
+from remoting.protocol.bodies.session_body import FlowBatch, FlowNoted, SessionFlow, decode, encode, is_shared_place
+from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.transport.turn import soon
 from runtime.logs import get_logger
@@ -45,6 +47,7 @@ class OwnedSession(Protocol):
 
     client_id: str
     epoch: int
+    is_retaking: bool
 
 
 class Qos2Exchanges:
@@ -60,6 +63,11 @@ class Qos2Exchanges:
         self._steps: Qos2Steps | None = None
         self._next = SessionFlow("", 0)
         self.is_under_way = False
+
+    @property
+    def may_send(self) -> bool:
+        """Whether steps can be noted now: the session is ours, and none of its steps are under way."""
+        return not self.is_under_way and not self._ownership.is_retaking
 
     def begin(self, planned: ResumePlan, again: Collection[int]) -> None:
         """The session is open: its steps are noted from now on.
@@ -200,7 +208,7 @@ class Qos2Flows:
         if not self._link.up:
             return
         sent: list[tuple[Qos2Exchanges, SessionFlow]] = []
-        for exact in [one for one in self._awake if not one.is_under_way][:SESSIONS_PER_FLOW_MAX]:
+        for exact in [one for one in self._awake if one.may_send][:SESSIONS_PER_FLOW_MAX]:
             del self._awake[exact]
             self._later.pop(exact, None)
             flow = exact.take()
@@ -214,18 +222,25 @@ class Qos2Flows:
             self._metrics.sessions.flow_requests.value += 1
 
     def _answered(
-        self, sent: Sequence[tuple[Qos2Exchanges, SessionFlow]], _body: bytes, error: Exception | None
+        self, sent: Sequence[tuple[Qos2Exchanges, SessionFlow]], body: bytes, error: Exception | None
     ) -> None:
         self._in_flight -= 1
-        for exact, flow in sent:
+        fenced: Collection[int] = ()
+        if body and error is None:
+            try:
+                fenced = decode(FlowNoted, body).fenced
+            except RemoteViolation as violation:
+                error = violation
+        for number, (exact, flow) in enumerate(sent):
             exact.is_under_way = False
-            if error is None:
+            if error is None and number not in fenced:
                 exact.done(flow)
-            else:
-                exact.failed(flow)
-                # A lost broker: the session repeats them when it has been taken again.
-                if not isinstance(error, LinkDownError):
-                    self.wake_later(exact, RETRY_S)
-        if error is not None:
-            LOG.warning("steps_not_noted", sessions=len(sent), error=str(error))
+                continue
+            exact.failed(flow)
+            # A lost broker: the session repeats them when it has been taken again. So it does when it was taken again
+            # meanwhile, and if another connection has it, this one ends.
+            if not isinstance(error, LinkDownError):
+                self.wake_later(exact, RETRY_S)
+        if error is not None or fenced:
+            LOG.warning("steps_not_noted", sessions=len(fenced or sent), error=str(error or "the session was lost"))
         self._schedule()

@@ -324,9 +324,18 @@ class SessionFlow(msgspec.Struct, array_like=True):
 
 
 class FlowBatch(msgspec.Struct, array_like=True):
-    """SESSION_FLOW: the steps of many sessions; the empty reply follows when all are durable."""
+    """SESSION_FLOW: the steps of many sessions; the reply follows when they are durable, empty if all are noted."""
 
     flows: list[SessionFlow]
+
+
+class FlowNoted(msgspec.Struct, array_like=True):
+    """Reply to SESSION_FLOW where flows were left out: their numbers.
+
+    The asking proxy does not own these sessions in the epochs that it named.
+    """
+
+    fenced: list[U32] = []
 
 
 class HistoryStart(msgspec.Struct, array_like=True):

@@ -22,6 +22,7 @@ from remoting.protocol.bodies.session_body import (
     PHASE_PUBREL,
     FilterRequest,
     FlowBatch,
+    FlowNoted,
     InflightEntry,
     SessionClose,
     SessionFenced,
@@ -92,6 +93,8 @@ class FakeBroker:
         self.wished: list[FilterRequest] = []
         self.connections: list[Connection] = []
         self.reachable = True
+        self.parked: frozenset[str] = frozenset()
+        """Client ids whose SESSION_OPEN is kept back."""
         self.proxies: list[ProxyPresent] = []
         self.proxy_peer: Peer | None = None
         self.proxy_answers: list[ProxyAnswered] = []
@@ -114,6 +117,9 @@ class FakeBroker:
         if command.code == RequestCode.APPEND_MANY and self.holding:
             self.held.append((peer, command))
             return None
+        if command.code == RequestCode.SESSION_OPEN and decode(SessionOpen, command.body).client_id in self.parked:
+            self.held.append((peer, command))
+            return None
         try:
             body = self._answers[command.code](self, peer, command.body)
             if command.code == RequestCode.APPEND_MANY and SUBSCRIBERS_FIELD in command.fields:
@@ -124,8 +130,8 @@ class FakeBroker:
             return command.reply(refusal.code, refusal.remark)
 
     def release(self) -> None:
-        """Answer the appends kept back."""
-        self.holding = False
+        """Answer the requests kept back."""
+        self.holding, self.parked = False, frozenset()
         held, self.held = self.held, []
         for peer, command in held:
             reply = self.handle(peer, command)
@@ -265,8 +271,12 @@ class FakeBroker:
     def _flow(self, _peer: Peer, body: bytes) -> bytes:
         batch = decode(FlowBatch, body)
         self.flows += batch.flows
-        for flow in batch.flows:
-            session = self._session(flow.client_id, flow.epoch)
+        fenced = []
+        for number, flow in enumerate(batch.flows):
+            session = self.sessions[flow.client_id]
+            if session.epoch != flow.epoch:
+                fenced.append(number)
+                continue
             session.received -= set(flow.released)
             for packet_id in flow.completed:
                 session.exact.pop(packet_id, None)
@@ -275,7 +285,7 @@ class FakeBroker:
             for packet_id, queue_id, offset in flow.reserved:
                 session.exact[packet_id] = (queue_id, offset, 0)
                 session.exact_below[queue_id] = max(session.exact_below.get(queue_id, 0), offset + 1)
-        return b""
+        return encode(FlowNoted(fenced)) if fenced else b""
 
     def will_due(self, client_id: str, epoch: int, will: WillSpec) -> None:
         """Send a will that is due to the proxy that connected last."""

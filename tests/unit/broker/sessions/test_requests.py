@@ -13,6 +13,7 @@ from remoting.protocol.bodies.session_body import (
     PHASE_PUBREL,
     FilterRequest,
     FlowBatch,
+    FlowNoted,
     InflightEntry,
     SessionClose,
     SessionFenced,
@@ -120,8 +121,10 @@ async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_refused(ru
     queue_id = (await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)).results[0].queue_id
     steps = SessionFlow("c", opened.epoch, reserved=[(1, queue_id, 0), (2, queue_id, 1)])
     stale = SessionFlow("c", opened.epoch - 1, reserved=[(3, queue_id, 2)])
-    await call(connection, RequestCode.SESSION_FLOW, FlowBatch([steps, stale]))
-    await call(connection, RequestCode.SESSION_FLOW, FlowBatch([SessionFlow("c", opened.epoch, received=[1])]))
+    noted = await call(connection, RequestCode.SESSION_FLOW, FlowBatch([steps, stale]), FlowNoted)
+    assert noted.fenced == [1], "it must not take them for noted"
+    received = Command(RequestCode.SESSION_FLOW, body=encode(FlowBatch([SessionFlow("c", opened.epoch, received=[1])])))
+    assert (await connection.request(received)).body == b""
     assert running.registry.values()["rocketmq_broker_drops_total{flow_fenced}"] == 1
     await running.restart()
     again = await call(running.connect(), RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)

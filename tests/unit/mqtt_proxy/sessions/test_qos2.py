@@ -7,8 +7,8 @@ import pytest
 
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.sessions import qos2 as module
-from remoting.protocol.bodies.session_body import PHASE_PUBREL, SHARED_BIT
-from remoting.protocol.errors import Refused
+from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SHARED_BIT
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import Rig, Wire, publish, running, settle
 from tests.unit.mqtt_proxy.shared_world import message
@@ -164,6 +164,63 @@ async def test_steps_that_a_lost_broker_did_not_answer_are_sent_again() -> None:
         await settle()
         assert client.received() == [packets.Pubrel(1)]
         assert [phase for _queue, _offset, phase in rig.broker.sessions["a"].exact.values()] == [PHASE_PUBREL]
+
+
+async def test_steps_wait_until_the_session_has_been_taken_again() -> None:
+    """The broker has restarted, and leaves out what names an epoch of before."""
+    async with running() as rig:
+        client = await subscribed(rig)
+        client.messages()
+        session, rig.broker.parked = rig.broker.sessions["a"], frozenset({"a"})
+        await rig.broker.connections[0].close()
+        session.epoch += 1_000
+        while not rig.link.up:
+            await settle(1)
+        client.send(packets.Pubrec(1))
+        await settle()
+        assert client.received() == []
+        rig.broker.release()
+        await settle()
+        assert client.received() == [packets.Pubrel(1)]
+        assert [phase for _queue, _offset, phase in session.exact.values()] == [PHASE_PUBREL]
+
+
+async def test_a_step_that_was_left_out_is_not_shown_to_the_client() -> None:
+    """Another connection has the session, for all that the broker knows."""
+    async with running() as rig:
+        client = await subscribed(rig)
+        client.messages()
+        session, exact = rig.broker.sessions["a"], rig.services.exact
+        session.epoch += 1
+        client.send(packets.Pubrec(1))
+        await settle()
+        assert client.received() == []
+        assert [phase for _queue, _offset, phase in session.exact.values()] == [PHASE_PUBLISH]
+        session.epoch -= 1
+        exact._ripe()
+        await settle()
+        assert client.received() == [packets.Pubrel(1)]
+
+
+async def test_an_answer_that_cannot_be_read_notes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as rig:
+        client = await subscribed(rig)
+        client.messages()
+        session = rig.broker.sessions["a"]
+        session.epoch += 1
+        with monkeypatch.context() as broken:
+            broken.setattr(module, "decode", raise_violation)
+            client.send(packets.Pubrec(1))
+            await settle()
+        session.epoch -= 1
+        assert client.received() == []
+        rig.services.exact._ripe()
+        await settle()
+        assert client.received() == [packets.Pubrel(1)]
+
+
+def raise_violation(_type: object, _body: bytes) -> None:
+    raise RemoteViolation("unreadable")
 
 
 async def test_a_message_that_no_longer_exists_frees_its_id() -> None:

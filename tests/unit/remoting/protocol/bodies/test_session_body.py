@@ -27,6 +27,7 @@ MESSAGES = [
     sb.SessionOpen("dev-1", False, "anna", 5, sb.WillSpec(b"a/b", b"gone", 1, True, 9, [(b"k", b"v")]), 77),
     sb.SessionFlow("dev-1", 3, [1], [2], [3], [(4, 7, 12)]),
     sb.FlowBatch([sb.SessionFlow("dev-1", 3)]),
+    sb.FlowNoted([0, 7]),
     sb.SessionOpened(
         present=True,
         epoch=3,
