@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from broker.acting.given import Entry, GivenMessages
-from broker.acting.journal import ActingJournal
+from broker.acting.given import GivenMessages
+from broker.acting.journal import ActingJournal, Entry
 from broker.acting.kinds import OFFSETS
 from broker.groups.groups import (
     GroupConfig,
@@ -206,8 +206,8 @@ class ActingDeliveries:
             peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
 
         self._given.keep(entries, done)
-        for key, _value in entries:
-            self._given.moved(key, sum(owned))
+        for _kind, (group, topic, index, offset), _value in entries:
+            self._given.moved((group, topic, index, offset), sum(owned))
         return True
 
     def _in_turn(self, store: LogStore, ask: PopAsk, settings: TopicSettings, config: GroupConfig) -> list[Place]:

@@ -2,6 +2,9 @@
 
     journal (GIVEN, POPS) -> links of each queue -> the front behind them, joined on to the group's offset in the log
 
+Of a queue messages are given either without order or in order, which is kept with the attempt. In order `ordered` says
+when, and gives them again.
+
 A replica does not move a group's offset. The next message of a group is behind the links that join on to that offset
 (`broker.pop.chain`, as the next master will walk them), so a line that was lost is given again. Messages behind the
 front that did not match are remembered in memory alone, until the next one that matches.
@@ -12,11 +15,11 @@ becomes of it. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.acting.journal import ActingJournal, Done
-from broker.acting.kinds import GIVEN, POPS, Value
+from broker.acting.journal import ActingJournal, Done, Entry
+from broker.acting.kinds import GIVEN, POPS
 from broker.pop.chain import Link, follow
 from broker.pop.check_points import Owned
 from remoting.protocol.errors import Refused
@@ -25,8 +28,6 @@ QueueKey = tuple[str, str, int]
 """(group, topic, queue index)."""
 PopKey = tuple[str, str, int, int]
 """(group, topic, queue index, offset)."""
-Entry = tuple[PopKey, Value]
-"""A message, and what the journal keeps of it."""
 QUEUES_MAX = 200_000
 """Queues and groups that are known at a time, with nothing given of most of them; then the journal is read anew."""
 NOT_READ = -1
@@ -38,6 +39,8 @@ class _Queue:
 
     links: dict[int, int] = field(default_factory=dict)
     """Offset of a message that was given -> where looking for it began."""
+    open: set[int] = field(default_factory=set)
+    """Offsets of those that are not done."""
     done: int = 0
     """Messages of the queue, given here or in the log, that are done."""
     base: int = NOT_READ
@@ -46,6 +49,13 @@ class _Queue:
     """The offset behind the links that join on to it."""
     passed: int = 0
     """From there on messages were not looked at yet."""
+    attempt: str | None = None
+    """The last one that was given messages in order; None where they are given without order."""
+
+    def take(self, offset: int, start: int, attempt: str | None) -> None:
+        """A message was given."""
+        self.links[offset], self.attempt = start, attempt
+        self.open.add(offset)
 
 
 class GivenMessages:
@@ -88,6 +98,23 @@ class GivenMessages:
             known.passed = known.front
         return known.front, known.passed
 
+    def is_ordered(self, queue: QueueKey) -> bool | None:
+        """Whether messages of a queue were given in order; None where none were given."""
+        known = self._known(queue)
+        return known.attempt is not None if known.links else None
+
+    def open(self, queue: QueueKey) -> Collection[int]:
+        """Offsets of the messages of a queue that were given and are not done."""
+        return self._known(queue).open
+
+    def attempt(self, queue: QueueKey) -> str | None:
+        """Which attempt was given messages of a queue in order, as far as this process knows."""
+        return self._known(queue).attempt
+
+    def repeated(self, queue: QueueKey, attempt: str) -> None:
+        """Messages in order are given again to this attempt."""
+        self._known(queue).attempt = attempt
+
     def links(self, queue: QueueKey) -> Mapping[int, int]:
         """Where looking for each message began that was given of a queue."""
         return self._known(queue).links
@@ -98,24 +125,40 @@ class GivenMessages:
         known = (self._queues.get((group, topic, index)) for index in range(queue_count))
         return any(each is not None and each.links for each in known)
 
-    def give(self, queue: QueueKey, links: Sequence[Link], owned: Owned, *, front: int, passed: int) -> list[Entry]:
-        """The entries of messages that are given, which must be kept; the front behind them, and what was looked at."""
+    def give(
+        self,
+        queue: QueueKey,
+        links: Sequence[Link],
+        owned: Owned,
+        *,
+        front: int,
+        passed: int,
+        attempt: str | None = None,
+    ) -> list[Entry]:
+        """The entries of messages that are given, which must be kept; the front behind them, and what was looked at.
+
+        `attempt`: in order, to which one.
+        """
         known = self._known(queue)
         known.front, known.passed = front, max(front, passed)
         for offset, start in links:
             self._open += offset not in known.links
-            known.links[offset] = start
-        return [((*queue, offset), (start, *owned)) for offset, start in links]
+            known.take(offset, start, attempt)
+        return [(GIVEN, (*queue, offset), (start, *owned, attempt)) for offset, start in links]
 
     def keep(self, entries: Sequence[Entry], done: Done) -> None:
-        """Write what `give` returned; `done` is called when all of it is on the disk, or with why it is not."""
+        """Write what was given, for the first time or again; `done` is called when all of it is on the disk, or with
+        why it is not."""
+        for kind, (group, topic, index, offset), _value in entries:
+            if kind is POPS:
+                self.became((group, topic, index, offset), is_done=False)
 
         def settled(refused: Refused | None) -> None:
             if refused is not None:
                 self.forget()
             done(refused)
 
-        self._journal.add_all(GIVEN, entries, settled)
+        self._journal.add_all(entries, settled)
 
     def forget(self) -> None:
         """Something was not kept: what the journal has counts."""
@@ -125,7 +168,9 @@ class GivenMessages:
         """Something is about to be kept of what became of a message that a group had."""
         known, kept = self._known(key[:3]), self._journal.get(POPS, key)
         self._open -= kept is None and key[3] in known.links
-        known.done += is_done
+        if is_done:
+            known.done += 1
+            known.open.discard(key[3])
 
     def _known(self, queue: QueueKey) -> _Queue:
         if len(self._queues) >= QUEUES_MAX:
@@ -139,8 +184,11 @@ class GivenMessages:
             return
         self._read_at, self._queues, self._open = self._journal.parts_taken, {}, 0
         became = self._journal.of(POPS)
-        for (group, topic, index, offset), (start, *_owned) in self._journal.of(GIVEN).items():
-            self._queues.setdefault((group, topic, index), _Queue()).links[offset] = start
+        for (group, topic, index, offset), (start, *_owned, attempt) in self._journal.of(GIVEN).items():
+            self._queues.setdefault((group, topic, index), _Queue()).take(offset, start, attempt)
             self._open += (group, topic, index, offset) not in became
-        for (group, topic, index, _offset), (_since, _length, pop_ms, _invisible_ms) in became.items():
-            self._queues.setdefault((group, topic, index), _Queue()).done += not pop_ms
+        for (group, topic, index, offset), (_since, _length, pop_ms, _invisible_ms) in became.items():
+            if not pop_ms:
+                known = self._queues.setdefault((group, topic, index), _Queue())
+                known.done += 1
+                known.open.discard(offset)

@@ -42,6 +42,7 @@ LINE_BYTES = 64
 
 Entries = dict[str, dict[Key, Value]]
 """Name of a kind -> key -> value."""
+Entry = tuple[EntryKind, Key, Value]
 Done = Callable[[Refused | None], None]
 """Called with None once an entry is on the disk, else with why it is not."""
 
@@ -139,7 +140,7 @@ class ActingJournal:
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
-    def add_all(self, kind: EntryKind, entries: Iterable[tuple[Key, Value]], done: Done) -> None:
+    def add_all(self, entries: Iterable[Entry], done: Done) -> None:
         """Keep several entries; `done` is called once, when all of them are on the disk or some are refused."""
         waiting, refused = 1, list[Refused]()
 
@@ -151,7 +152,7 @@ class ActingJournal:
             if not waiting:
                 done(refused[0] if refused else None)
 
-        for key, value in entries:
+        for kind, key, value in entries:
             waiting += 1
             try:
                 self.add(kind, key, value, settled)

@@ -69,13 +69,14 @@ ownership."""
 
 
 GIVEN = EntryKind("given", Code.MERGE_GIVEN, pops.GivenItem, 4, lambda one, other: max(one, other, key=_of_given))
-"""(group, topic, queue index, offset) -> (start, pop time, invisible time) of a message that was given, and where
-looking for it began: the later ownership counts. These come before what became of them."""
+"""(group, topic, queue index, offset) -> (start, pop time, invisible time, attempt) of a message that was given, and
+where looking for it began; without order there is no attempt: the later ownership counts. These come before what became
+of them."""
 
 
 def _of_given(value: Value) -> tuple[Any, ...]:
-    start, *owned = value
-    return *owned, -start
+    start, pop_ms, invisible_ms, attempt = value
+    return pop_ms, invisible_ms, -start, attempt or ""
 
 
 def _of_pop(value: Value) -> tuple[Any, ...]:

@@ -189,7 +189,7 @@ class ActingPops:
             if not command.is_oneway:
                 peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
 
-        self._journal.add_all(POPS, entries, done)
+        self._journal.add_all([(POPS, *entry) for entry in entries], done)
 
     def _authorize(self, peer: Peer, command: Command, group: str, topic: str) -> None:
         self._authorizer.authorize(peer, command, CONSUME, of_group(group))

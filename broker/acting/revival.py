@@ -108,8 +108,9 @@ class ActingRevival:
         """Plan what this log, or what it has had since, and the journal have."""
         if self._read is not store:
             self._read, self._ends = store, []
-            for given, (_start, since, length) in self._journal.of(GIVEN).items():
-                self._plan((given[0], given[1], given[2], given[3]), since + length)
+            for given, (_start, since, length, attempt) in self._journal.of(GIVEN).items():
+                if attempt is None:
+                    self._plan((given[0], given[1], given[2], given[3]), since + length)
             for (group, topic, index, offset), (_since, _length, pop_ms, invisible_ms) in self._journal.of(
                 POPS
             ).items():
@@ -143,7 +144,7 @@ class ActingRevival:
         except Refused:
             return None
         in_flight = CheckPoints(store.state.check_points).find(group, queue_id, offset)
-        if config is None or (in_flight is None and self._given.owned(key) is None):
+        if config is None or (in_flight is None and not self._is_given(key)):
             return None
         base, now = self._pops.state(store, key, queue_id)
         if base is None:  # it is not known to be confirmed
@@ -162,6 +163,10 @@ class ActingRevival:
         if not found.records or found.first_offset != offset:
             return None
         return _Due(key, base, now[0], bytes(found.records[0]), configuration_in(config[0]).retry_max_times)
+
+    def _is_given(self, key: PopKey) -> bool:
+        """Whether a message was given here, without order."""
+        return self._given.owned(key) is not None and not self._given.is_ordered(key[:3])
 
     async def _escape(self, due: _Due) -> bool:
         """Send one message and note it; whether nothing is left to do for it here."""

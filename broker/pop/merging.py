@@ -1,6 +1,7 @@
 """What groups did by POP at another broker of the group while that stood in for the master.
 
-    9100 MERGE_GIVEN   messages that it gave: [group, topic, queue index, offset, start, pop time, invisible time]
+    9100 MERGE_GIVEN   messages that it gave: [group, topic, queue index, offset, start, pop time, invisible time,
+                       attempt], the last one null where they were given without order
     9093 MERGE_POPS    what became of messages: [group, topic, queue index, offset, pop time, invisible time, pop time
                        now, invisible time now], the ownership of a message in the log, and another one, or, with pop
                        time 0, none, since the message is done
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
@@ -26,10 +27,11 @@ from broker.pop.chain import follow
 from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
 from broker.pop.handles import original_topic
 from broker.pop.in_flight import MessagesInFlight
+from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.pop.queues import PopQueues
 from broker.requests import merged_items
 from remoting.access.rights import REGISTER
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -45,8 +47,18 @@ Length = Annotated[int, msgspec.Meta(ge=0, le=INVISIBLE_MS_MAX)]
 Item = tuple[str, str, int, int, Time, Length, Time, Length]
 """(group, topic, queue index, offset, pop time, invisible time, pop time now, invisible time now)."""
 Since = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
-GivenItem = tuple[str, str, int, int, int, Since, Length]
-"""(group, topic, queue index, offset, start, pop time, invisible time)."""
+GivenItem = tuple[str, str, int, int, int, Since, Length, str | None]
+"""(group, topic, queue index, offset, start, pop time, invisible time, attempt)."""
+
+
+class GivenHere(NamedTuple):
+    """One message as a replica gave it."""
+
+    start: int
+    """Where looking for it began."""
+    owned: Owned
+    attempt: str | None
+    """None for one without order."""
 
 
 def ownership(pop_ms: int, invisible_ms: int) -> Owned | None:
@@ -78,9 +90,12 @@ class PopMerge:
         """Merge what the body of 9100 has; returns and raises as `take`."""
         items: list[GivenItem] = merged_items(body, GivenItem)
         self._begin()
-        queues: dict[tuple[str, str, int], dict[int, tuple[int, Owned]]] = {}
-        for group, topic, index, offset, start, *owned in items:
-            queues.setdefault((group, topic, index), {})[offset] = start, (owned[0], owned[1])
+        queues: dict[tuple[str, str, int], dict[int, GivenHere]] = {}
+        for group, topic, index, offset, start, pop_ms, invisible_ms, attempt in items:
+            if attempt is not None and len(attempt.encode()) > ATTEMPT_BYTES_MAX:
+                raise RemoteViolation(f"an attempt of {len(attempt.encode())} bytes, more than {ATTEMPT_BYTES_MAX}")
+            given = GivenHere(start, (pop_ms, invisible_ms), attempt)
+            queues.setdefault((group, topic, index), {})[offset] = given
         for group, topic in sorted({(group, original_topic(group, topic)) for group, topic, _index in queues}):
             self._enter(group, topic)
         try:
@@ -98,7 +113,7 @@ class PopMerge:
             self._groups.ensure(group)
             self._queues.enter(group, topic, from_end=False)
 
-    def _join_on(self, group: str, topic: str, index: int, given: Mapping[int, tuple[int, Owned]]) -> int:
+    def _join_on(self, group: str, topic: str, index: int, given: Mapping[int, GivenHere]) -> int:
         """Hold what was given of one queue, as far as it joins on; returns how much is left out."""
         ids = self._topics.queue_ids(topic)
         if not 0 <= index < len(ids) or not self._groups.modes.pops(group, original_topic(group, topic)):
@@ -106,15 +121,19 @@ class PopMerge:
         queue_id, in_flight = ids[index], self._in_flight
         low, high = self._tools.store.reading.bounds(queue_id)
         there = [offset for offset in sorted(given) if low <= offset < high]
-        links = [(offset, given[offset][0]) for offset in there]
+        links = [(offset, given[offset].start) for offset in there]
         if in_flight.ordered.batch(group, queue_id) is not None:
-            links = []
+            links = [link for link in links if given[link[0]].attempt is not None]
         front, taken = follow(self._queues.front(group, topic, index, queue_id), links)
         for offset in taken:
-            in_flight.keep(in_flight.table.give(group, queue_id, (offset,), given[offset][1]))
+            _start, owned, attempt = given[offset]
+            if attempt is None:
+                in_flight.keep(in_flight.table.give(group, queue_id, (offset,), owned))
+            else:
+                in_flight.keep(in_flight.ordered.add(group, queue_id, attempt.encode(), offset, owned))
         if taken:
             in_flight.keep([offset_change(group, topic, index, front)])
-        known = sum(in_flight.find(group, queue_id, offset) == given[offset][1] for offset in there)
+        known = sum(in_flight.find(group, queue_id, offset) == given[offset].owned for offset in there)
         return len(given) - known
 
     def take(self, body: bytes) -> int:

@@ -142,6 +142,12 @@ class OrderedQueues:
             return []
         return [self._change(group, queue_id, attempt, entries)]
 
+    def add(self, group: str, queue_id: int, attempt: bytes, offset: int, owned: Owned) -> list[BlockChange]:
+        """What changes when an attempt has got a message more, for the first time."""
+        batch = self.batch(group, queue_id)
+        others = () if batch is None else (entry for entry in batch.entries if entry[0] != offset)
+        return [self._change(group, queue_id, attempt, sorted([*others, (offset, *owned, 0)]))]
+
     def release(self, group: str, queue_id: int, offsets: Sequence[int]) -> list[BlockChange]:
         """What changes when these messages, all in flight in order, are done."""
         batch = self.batch(group, queue_id)

@@ -9,13 +9,13 @@ Invariant: what is asked for and cannot be given is Refused before anything is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.groups.feature import TAG, Selection, selection
 from broker.groups.groups import PRIORITY_FACTOR_MAX, GroupConfig
 from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
-from broker.pop.handles import offset_info
+from broker.pop.handles import offset_info, order_info
 from broker.pop.ordered import ATTEMPT_BYTES_MAX, OrderedBatch
 from broker.requests import flag, number
 from broker.rocketmq.stored_message import ipv4_host, origin_of
@@ -31,6 +31,8 @@ MESSAGES_MAX = 32
 """Most messages of one pop, RocketMQ's limit too."""
 FROM_END = 1
 """Value of `initMode` for a group that begins at the end."""
+ORDERED_REVIVE_QUEUE = 999
+"""`reviveQid` of an answer in order."""
 RETRY_FIRST_EVERY = 5
 EXAMINED_MAX = 1_024
 """Most messages of one queue that one pop holds against its filter."""
@@ -150,6 +152,13 @@ def by_turns(topic: str, queues: Sequence[Place], retries: Sequence[Place], turn
     first = turn % len(queues)
     found = [*queues[first:], *queues[:first]]
     return [*retries, *found] if retry_first else [*found, *retries]
+
+
+def mark_ordered(reply: Command, given: Iterable[tuple[Taken, Mapping[int, int]]]) -> None:
+    """Say in an answer that its messages are in order. With what is taken of a queue: offset -> deliveries before."""
+    counts = [(each.topic, each.index, {offset: times[offset] for offset in each.offsets}) for each, times in given]
+    reply.fields["reviveQid"] = str(ORDERED_REVIVE_QUEUE)
+    reply.fields["orderCountInfo"] = order_info(counts)
 
 
 def popped(

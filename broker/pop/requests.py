@@ -10,15 +10,14 @@ Invariant: an answer shows only what is confirmed and recorded as given. Loop th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.groups.groups import offset_change
 from broker.pop.check_points import Owned
 from broker.pop.gathering import Given, PopGather, PopRequest
-from broker.pop.handles import order_info
 from broker.pop.in_flight import Change, MessagesInFlight
-from broker.pop.popping import ALL_QUEUES, PopAsk, Refuse, Taken, asked, invisible_time, popped
+from broker.pop.popping import ALL_QUEUES, PopAsk, Refuse, Taken, asked, invisible_time, mark_ordered, popped
 from broker.pop.queues import PopQueues
 from broker.requests import number, text
 from broker.store.errors import StoreError
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from broker.reading.bounds import LongPolls
     from broker.requests import RequestTools
     from runtime.metrics import Counter
-
-ORDERED_REVIVE_QUEUE = 999
-"""`reviveQid` of an answer in order."""
 
 
 class PopRequests:
@@ -161,8 +157,7 @@ class PopRequests:
             reply = command.reply(ResponseCode.POLLING_TIMEOUT, "no message matches so far: pop again")
         self._in_flight.keep([*moved, *given_now])
         if given and reply is not None and ask.ordered:
-            reply.fields["reviveQid"] = str(ORDERED_REVIVE_QUEUE)
-            reply.fields["orderCountInfo"] = self._counts(ask.group, given)
+            mark_ordered(reply, [(each, self._times(ask.group, each)) for each in given])
 
         def written(error: StoreError | None) -> None:
             if error is None:
@@ -188,14 +183,10 @@ class PopRequests:
             return ordered.give(ask.group, taken.queue_id, ask.attempt, taken.offsets, taken.reached, owned)
         return self._in_flight.table.give(ask.group, taken.queue_id, taken.offsets, owned)
 
-    def _counts(self, group: str, given: list[Taken]) -> str:
-        counts = []
-        for each in given:
-            batch = self._in_flight.ordered.batch(group, each.queue_id)
-            assert batch is not None, (group, each.queue_id)
-            times = batch.times
-            counts.append((each.topic, each.index, {offset: times[offset] for offset in each.offsets}))
-        return order_info(counts)
+    def _times(self, group: str, taken: Taken) -> Mapping[int, int]:
+        batch = self._in_flight.ordered.batch(group, taken.queue_id)
+        assert batch is not None, (group, taken.queue_id)
+        return batch.times
 
     def _peek(self, command: Command, ask: PopAsk) -> Command:
         taken = self._taken(ask)

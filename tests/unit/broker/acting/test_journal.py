@@ -137,13 +137,13 @@ async def test_several_entries_are_answered_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(journal_module, "ENTRIES_MAX", 3)
     journal, answers = opened(tmp_path), asyncio.Queue[Refused | None]()
     third = ("g", "t", 2)
-    journal.add_all(OFFSETS, [(KEY, (1,)), (OTHER, (1,))], answers.put_nowait)
+    journal.add_all([(OFFSETS, KEY, (1,)), (OFFSETS, OTHER, (1,))], answers.put_nowait)
     assert (answers.empty(), journal.room) == (True, 1), "what is on its way takes room"
     assert await answers.get() is None
-    journal.add_all(OFFSETS, [(third, (1,)), (("g", "t", 3), (1,))], answers.put_nowait)
+    journal.add_all([(OFFSETS, third, (1,)), (OFFSETS, ("g", "t", 3), (1,))], answers.put_nowait)
     assert await answers.get() is not None
     assert kept(opened(tmp_path)) == {KEY: 1, OTHER: 1, third: 1}
-    journal.add_all(OFFSETS, [], answers.put_nowait)
+    journal.add_all([], answers.put_nowait)
     assert await answers.get() is None
     assert answers.empty()
 

@@ -19,7 +19,7 @@ VALUES = {
     "pop": (st.tuples(NAMES, NAMES, NUMBERS, NUMBERS), st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS)),
     "given": (
         st.tuples(NAMES, NAMES, NUMBERS, NUMBERS),
-        st.tuples(NUMBERS, st.integers(1, 9), NUMBERS),
+        st.tuples(NUMBERS, st.integers(1, 9), NUMBERS, st.none() | NAMES),
     ),
     "lock": (
         st.tuples(NAMES, NAMES, NUMBERS),

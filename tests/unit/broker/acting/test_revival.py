@@ -168,6 +168,22 @@ async def test_only_what_is_over_and_not_done_leaves(reviving: Reviving) -> None
 
 
 @pytest.mark.parametrize("restarted", [False, True])
+async def test_what_the_replica_gave_in_order_stays(reviving: Reviving, restarted: bool) -> None:
+    """It is given again here, in its place."""
+    await send(reviving.running.connect(), b"1", queue=0)
+    kept, queue, owned = asyncio.Event(), (GROUP, TOPIC, 0), (reviving.running.clock.now_ms(), INVISIBLE_MS)
+    entries = reviving.given_here.give(queue, [(0, 0)], owned, front=1, passed=1, attempt="a")
+    reviving.given_here.keep(entries, lambda _refused: kept.set())
+    await kept.wait()
+    if restarted:
+        reviving.begin()
+    else:
+        reviving.given_here.moved((*queue, 0), sum(owned))
+    assert await reviving.over(2 * INVISIBLE_MS)
+    assert not reviving.others.sent
+
+
+@pytest.mark.parametrize("restarted", [False, True])
 async def test_what_the_replica_gave_itself_leaves_too(reviving: Reviving, restarted: bool) -> None:
     await reviving.given(b"masters", invisibleTime=9 * INVISIBLE_MS)
     await send(reviving.running.connect(), b"1", b"2", queue=0)
@@ -179,8 +195,8 @@ async def test_what_the_replica_gave_itself_leaves_too(reviving: Reviving, resta
     if restarted:
         reviving.begin()
     else:
-        reviving.given_here.moved(entries[0][0], sum(owned))
-        reviving.given_here.moved(entries[1][0], sum(owned))
+        for offset in (1, 2):
+            reviving.given_here.moved((*queue, offset), sum(owned))
     assert await reviving.over(INVISIBLE_MS - 1)
     assert not reviving.others.sent
     assert await reviving.over(1)

@@ -153,10 +153,10 @@ async def merge_given(running, *items: GivenItem) -> int:
     return (await running.connect().request(command)).code
 
 
-def taken(running, offset: int, start: int | None = None, topic: str = TOPIC) -> GivenItem:
+def taken(running, offset: int, start: int | None = None, attempt: str | None = None) -> GivenItem:
     """What a replica kept of a message that it gave."""
     looked = offset if start is None else start
-    return GROUP, topic, 0, offset, looked, running.clock.now_ms(), INVISIBLE_MS
+    return GROUP, TOPIC, 0, offset, looked, running.clock.now_ms(), INVISIBLE_MS, attempt
 
 
 async def begun(running, *bodies: bytes) -> None:
@@ -196,7 +196,7 @@ async def test_what_did_not_match_is_passed_over(running) -> None:
 async def test_what_the_master_gave_itself_stays_as_it_gave_it(running) -> None:
     await begun(running, b"1", b"2")
     (mine, _other) = await pop(running.connect())
-    assert await merge_given(running, (*taken(running, 1)[:5], 7, 7)) == ResponseCode.SUCCESS
+    assert await merge_given(running, (*taken(running, 1)[:5], 7, 7, None)) == ResponseCode.SUCCESS
     assert left_out(running) == 1
     assert await ack(running.connect(), mine) == ResponseCode.SUCCESS
 
@@ -218,6 +218,32 @@ async def test_what_a_group_has_in_order_is_not_mixed(running) -> None:
     assert [message.body for message in await pop(running.connect(), order="true", maxMsgNums=1)] == [b"1"]
     assert await merge_given(running, taken(running, 2)) == ResponseCode.SUCCESS
     assert left_out(running) == 1
+
+
+async def test_what_was_given_in_order_elsewhere_is_had_in_order(running) -> None:
+    """Behind what the master gave itself, which is done by what comes next; told twice, over a restart."""
+    await begun(running, b"1", b"2", b"3", b"4")
+    (mine,) = await pop(running.connect(), order="true", maxMsgNums=1, attemptId="m")
+    for _ in range(2):
+        told = taken(running, 3, attempt="b"), taken(running, 2, attempt="a")
+        assert await merge_given(running, *told) == ResponseCode.SUCCESS
+        await running.restart()
+    done = [(GROUP, TOPIC, 0, 2, running.clock.now_ms(), INVISIBLE_MS, 0, 0), item(mine)]
+    assert await merge(running, *done) == ResponseCode.SUCCESS
+    assert (left_out(running), feature(running).status()) == (0, {"pop_in_flight": 1})
+    assert await pop(running.connect(), order="true") == []
+    again = await pop(running.connect(), order="true", attemptId="b")
+    assert [message.body for message in again] == [b"3"], "its answer was lost"
+    assert await ack(running.connect(), again[0]) == ResponseCode.SUCCESS
+    assert [message.body for message in await pop(running.connect(), order="true")] == [b"4"]
+
+
+async def test_an_attempt_with_too_long_a_name_is_refused(running) -> None:
+    await begun(running, b"1")
+    command = msgspec.json.encode([taken(running, 1, attempt="\u00e4" * 128)])
+    reply = await running.connect().request(Command(RequestCode.MERGE_GIVEN, body=command))
+    assert "256 bytes" in (reply.remark or "")
+    assert feature(running).status() == {"pop_in_flight": 0}
 
 
 async def test_a_group_that_pulls_by_now_keeps_its_offset(running) -> None:
@@ -243,8 +269,9 @@ def test_malformed_bodies_are_named(body: bytes) -> None:
         merged_items(body, Item)
 
 
-@pytest.mark.parametrize("body", [b'[["g","t",0,0,0,0,1]]', b'[["g","t",0,0,0,1]]', b'[["g","t",0,0,"0",1,1]]',
-                                  b'[["g","t",0,0,0,1,4294967296]]'])  # fmt: skip
+@pytest.mark.parametrize("body", [b'[["g","t",0,0,0,0,1,null]]', b'[["g","t",0,0,0,1,1]]',
+                                  b'[["g","t",0,0,"0",1,1,null]]', b'[["g","t",0,0,0,1,1,7]]',
+                                  b'[["g","t",0,0,0,1,4294967296,null]]'])  # fmt: skip
 def test_malformed_messages_are_named(body: bytes) -> None:
     with pytest.raises(RemoteViolation):
         merged_items(body, GivenItem)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.pop.handles import retry_topic
 from broker.pop.ordered import ATTEMPT_BYTES_MAX, OrderedQueues, decode_batch, encode_batch
-from broker.pop.requests import ORDERED_REVIVE_QUEUE
+from broker.pop.popping import ORDERED_REVIVE_QUEUE
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
