@@ -1,13 +1,13 @@
 """Messages that a replica gives by POP, while it stands in for the master.
 
-    200050 POP_MESSAGE, without order
+    200050 POP_MESSAGE
 
 What the replica's log has and knows to be confirmed is given from the group's offset on, as at the master, and each
 message is kept in the journal before the answer: from then on the group owns it, here (`pops`) and at the next master,
-which takes it over (`broker.pop.merging`). Pops in order wait for a master, and so does a queue where something is in
-flight at or above the group's offset. An offset that may be lost again is gone on from all the same, since a consumer's
-last pop is often not known here to be confirmed: a next master that has an older one takes over nothing that was given
-behind the newer one, and gives it again.
+which takes it over (`broker.pop.merging`). `ordered` says when a queue is open to a pop in order. A queue waits for a
+master where something is in flight at or above the group's offset. An offset that may be lost again is gone on from all
+the same, since a consumer's last pop is often not known here to be confirmed: a next master that has an older one takes
+over nothing that was given behind the newer one, and gives it again.
 
 Invariant: an answer shows only what is on the disk as given. Loop thread only.
 """
@@ -15,12 +15,14 @@ Invariant: an answer shows only what is on the disk as given. Loop thread only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker.acting.given import GivenMessages
 from broker.acting.journal import ActingJournal, Entry
-from broker.acting.kinds import OFFSETS
+from broker.acting.kinds import OFFSETS, POPS
+from broker.acting.ordered import ActingOrder, InFlight, QueueInOrder
+from broker.acting.pops import ActingPops
 from broker.groups.groups import (
     GroupConfig,
     GroupOffsets,
@@ -34,6 +36,7 @@ from broker.groups.request_modes import POP, RequestModes
 from broker.pop.chain import Link
 from broker.pop.check_points import CheckPoints, Owned, queue_key
 from broker.pop.handles import retry_topic
+from broker.pop.ordered import OrderedBatch
 from broker.pop.popping import (
     ALL_QUEUES,
     EXAMINED_MAX,
@@ -44,6 +47,7 @@ from broker.pop.popping import (
     by_turns,
     goes_by_priority,
     invisible_time,
+    mark_ordered,
     popped,
     require_poppable,
     require_topic,
@@ -79,6 +83,7 @@ class ActingDeliveries:
         self,
         journal: ActingJournal,
         given: GivenMessages,
+        pops: ActingPops,
         store: Callable[[], LogStore | None],
         authorizer: Authorizer,
         config: BrokerConfig,
@@ -99,6 +104,7 @@ class ActingDeliveries:
         self.waits = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         """Pops that found nothing yet."""
         given.released = lambda group, topic: self.waits.advanced([(group, topic)])
+        self._order = ActingOrder(given, pops)
         self._turns: Counter[tuple[str, str]] = Counter()
 
     def find(self, command: Command) -> Handler | None:
@@ -116,8 +122,6 @@ class ActingDeliveries:
         self._authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         ask = asked(group, topic, command.fields, _refuse)
         ask.invisible_ms = invisible_time(command.fields, _refuse)
-        if ask.ordered:
-            raise _later("this broker stands in for the master and gives nothing in order")
         self._admit(ask)
 
         def attempt(last: bool) -> bool:
@@ -142,9 +146,13 @@ class ActingDeliveries:
             self.waits.wait(peer, [(group, topic)], ask.wait_ms, attempt, about)
 
     def maintain(self) -> None:
-        """Let nobody wait here for what another broker gives by now."""
-        if self.waits.waiters and not self._acts():
+        """Let nobody wait here for what another broker gives by now, or for what may be given again."""
+        if not self.waits.waiters:
+            return
+        if not self._acts():
             self.waits.wake_all()
+        elif due := self._order.due(self._now_ms()):
+            self.waits.advanced(due)
 
     def _admit(self, ask: PopAsk) -> tuple[LogStore, TopicSettings, GroupConfig]:
         """Refused for a topic or group that cannot be popped, or not here."""
@@ -178,12 +186,34 @@ class ActingDeliveries:
     def _pop(self, peer: Peer, command: Command, ask: PopAsk) -> bool:
         """Give what there is, answered when it is on the disk; False for nothing."""
         store, settings, config = self._admit(ask)
+        owned = max(self._now_ms(), 1), ask.invisible_ms
+        given, entries, rest = self._give(store, ask, self._in_turn(store, ask, settings, config), owned)
+        if not given:
+            return False
+        reply, _asks = popped(
+            command, given, owned, rest=rest, address=self.address, cluster_name=self._config.cluster_name
+        )
+        if ask.ordered:
+            mark_ordered(reply, [(each, {} if each.batch is None else each.batch.times) for each in given])
+
+        def done(refused: Refused | None) -> None:
+            peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
+
+        self._given.keep(entries, done)
+        if not ask.ordered:
+            for _kind, (group, topic, index, offset), _value in entries:
+                self._given.moved((group, topic, index, offset), sum(owned))
+        return True
+
+    def _give(
+        self, store: LogStore, ask: PopAsk, places: Iterable[Place], owned: Owned
+    ) -> tuple[list[Taken], list[Entry], int]:
+        """What there is in these queues, the entries that must be kept of it, and how many messages more there are."""
         room, bytes_max = min(ask.count, self._given.room), self._config.limits.pull_bytes_max
         if not room:
             raise self._journal.full()
-        owned = max(self._now_ms(), 1), ask.invisible_ms
         given, entries, rest = list[Taken](), list[Entry](), 0
-        for place in self._in_turn(store, ask, settings, config):
+        for place in places:
             found = self._take(store, ask, place, room, bytes_max, owned)
             if found is None:
                 continue
@@ -196,19 +226,7 @@ class ActingDeliveries:
                 bytes_max -= sum(map(len, taken.records))
             if room <= 0 or bytes_max <= 0:
                 break
-        if not given:
-            return False
-        reply, _asks = popped(
-            command, given, owned, rest=rest, address=self.address, cluster_name=self._config.cluster_name
-        )
-
-        def done(refused: Refused | None) -> None:
-            peer.send(reply if refused is None else command.reply(refused.code, refused.remark))
-
-        self._given.keep(entries, done)
-        for _kind, (group, topic, index, offset), _value in entries:
-            self._given.moved((group, topic, index, offset), sum(owned))
-        return True
+        return given, entries, rest
 
     def _in_turn(self, store: LogStore, ask: PopAsk, settings: TopicSettings, config: GroupConfig) -> list[Place]:
         topics, retry = ReplicaTopics(store), retry_topic(ask.group, ask.topic)
@@ -224,20 +242,39 @@ class ActingDeliveries:
             self._turns.clear()
         self._turns[ask.group, ask.topic] += 1
         turn = self._turns[ask.group, ask.topic]
-        return by_turns(ask.topic, found, retries, turn, ranked=goes_by_priority(settings, config, turn))
+        ranked = not ask.ordered and goes_by_priority(settings, config, turn)
+        places = by_turns(ask.topic, found, retries, turn, ranked=ranked)
+        if not ask.attempt:
+            return places
+        return sorted(places, key=lambda place: not self._order.is_repeat(store, ask, place))
 
     def _take(
         self, store: LogStore, ask: PopAsk, place: Place, room: int, bytes_max: int, owned: Owned
     ) -> tuple[Taken, list[Entry]] | None:
-        """Give up to `room` messages of one queue that match, with the entries that must be kept of them; None where
-        the queue is closed to the group."""
+        """Give up to `room` messages of one queue, with the entries that must be kept of them; None where the queue is
+        closed to the group."""
         topic, index, queue_id = place
-        queue, base = (ask.group, topic, index), _base(store, ask, place)
-        in_flight = store.state.check_points.in_flight(queue_key(ask.group, queue_id)) + self._given.taken(queue)
-        room = min(room, self._config.limits.pop_in_flight_max - in_flight)
-        if base is None or room <= 0:
+        if ask.ordered:
+            found = self._order.opened(store, ask, place, owned[0])
+            if found is None or found.entries:
+                return None if found is None else self._take_again(store, ask, place, found, room, bytes_max, owned)
+        elif store.state.get(
+            state_kinds.ORDERED_BATCH, queue_key(ask.group, queue_id)
+        ) is not None or self._given.is_ordered((ask.group, topic, index)):
             return None
-        front, at = self._given.next_of(queue, base)
+        return self._take_next(store, ask, place, room, bytes_max, owned)
+
+    def _take_next(
+        self, store: LogStore, ask: PopAsk, place: Place, room: int, bytes_max: int, owned: Owned
+    ) -> tuple[Taken, list[Entry]] | None:
+        """Messages that the group had not yet, and that match."""
+        topic, index, queue_id = place
+        queue = (ask.group, topic, index)
+        in_flight = store.state.check_points.in_flight(queue_key(ask.group, queue_id)) + self._given.taken(queue)
+        room = min(room, self._config.limits.pop_in_flight_max - (0 if ask.ordered else in_flight))
+        if room <= 0:
+            return None
+        front, at = self._given.next_of(queue, _base(store, ask, place))
         known, wanted = self._given.links(queue), ask.wanted if topic == ask.topic else None
         check_points, high = CheckPoints(store.state.check_points), store.reading.bounds(queue_id)[1]
         taken, links = Taken(topic, index, queue_id, front, 0), list[Link]()
@@ -255,7 +292,40 @@ class ActingDeliveries:
                 front = at
                 bytes_max -= len(record)
         taken.front, taken.rest = front, max(0, high - at)
-        return taken, self._given.give(queue, links, owned, front=front, passed=at)
+        attempt = ask.attempt.decode() if ask.ordered else None
+        if attempt is not None and taken.offsets:
+            taken.batch = OrderedBatch(ask.attempt, tuple((offset, *owned, 0) for offset in taken.offsets))
+        return taken, self._given.give(queue, links, owned, front=front, passed=at, attempt=attempt)
+
+    def _take_again(
+        self,
+        store: LogStore,
+        ask: PopAsk,
+        place: Place,
+        found: QueueInOrder,
+        room: int,
+        bytes_max: int,
+        owned: Owned,
+    ) -> tuple[Taken, list[Entry]]:
+        """Messages that the group has in order, from the first one on."""
+        topic, index, queue_id = place
+        attempt, taken, again = ask.attempt.decode(), Taken(topic, index, queue_id, 0, 0), list[InFlight]()
+        for entry in found.entries[:room]:
+            offset = entry.key[3]
+            record = next(self._records(store, place, range(offset, offset + 1), 1, bytes_max), None)
+            if record is None or bytes_max <= 0:
+                break
+            taken.offsets.append(offset)
+            taken.records.append(record[1])
+            again.append(entry)
+            bytes_max -= len(record[1])
+        taken.rest = len(found.entries) - len(again)
+        if again:
+            taken.batch = OrderedBatch(
+                ask.attempt, tuple((entry.key[3], *owned, found.times(entry, attempt)) for entry in again)
+            )
+            self._given.repeated((ask.group, topic, index), attempt)
+        return taken, [(POPS, entry.key, (*entry.base, *owned)) for entry in again]
 
     def _records(
         self, store: LogStore, place: Place, offsets: range, at_once: int, bytes_max: int
@@ -276,11 +346,9 @@ class ActingDeliveries:
                 at += 1
 
 
-def _base(store: LogStore, ask: PopAsk, place: Place) -> int | None:
-    """The group's offset of a queue in the log, or where it begins; None where the group has messages in order."""
+def _base(store: LogStore, ask: PopAsk, place: Place) -> int:
+    """The group's offset of a queue in the log, or where it begins."""
     topic, index, queue_id = place
-    if store.state.get(state_kinds.ORDERED_BATCH, queue_key(ask.group, queue_id)) is not None:
-        return None
     low, high = store.reading.bounds(queue_id)
     found = store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(ask.group, topic, index))
     if found is None:

@@ -82,7 +82,15 @@ class ActingReplica:
             self.journal, given, store, authorizer, broker_name=config.broker_name, now_ms=clock.now_ms
         )
         self._deliveries = ActingDeliveries(
-            self.journal, given, store, authorizer, config, acts=self.presence.acts, now_ms=clock.now_ms, log=log
+            self.journal,
+            given,
+            self._pops,
+            store,
+            authorizer,
+            config,
+            acts=self.presence.acts,
+            now_ms=clock.now_ms,
+            log=log,
         )
         self._locks = ActingLocks(
             self.journal, store, authorizer, term=lambda: (epoch(), self.presence.begun), now_ms=_now_ms,

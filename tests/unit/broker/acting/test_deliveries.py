@@ -53,7 +53,7 @@ class Replica(Standing):
 
     def _deliver(self, authorizer: Authorizer | None = None) -> None:
         self.deliveries = ActingDeliveries(
-            self.journal, self.given_here, lambda: self.store, authorizer or Authorizer(),
+            self.journal, self.given_here, self.pops, lambda: self.store, authorizer or Authorizer(),
             self.running.broker.tools.config, acts=lambda: self.stands, now_ms=self.running.clock.now_ms,
             log=get_logger("test"),
         )  # fmt: skip
@@ -205,9 +205,8 @@ async def test_who_waits_is_told_when_it_stands_in_no_more(replica: Replica) -> 
     assert not len(replica.deliveries.waits)
 
 
-async def test_what_waits_for_a_master_is_refused(replica: Replica) -> None:
+async def test_who_does_not_stand_in_refuses(replica: Replica) -> None:
     await replica.begun(b"1")
-    assert (await replica.pop_refused(order="true")).code == ResponseCode.SERVICE_NOT_AVAILABLE
     replica.stands = False
     assert (await replica.pop_refused()).code == ResponseCode.SERVICE_NOT_AVAILABLE
     replica.stands, replica.store = True, None
