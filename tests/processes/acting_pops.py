@@ -1,9 +1,11 @@
-"""`python -m tests.processes.acting_pops --rounds 8 --seed 1`: groups pop through outages in which nobody can elect.
+"""`python -m tests.processes.acting_pops --rounds 8 --seed 1`: groups pop through outages in which nobody can elect;
+with `--ordered` in order.
 
 Each round stores messages, pops some of them at the master, kills it with two of three controllers, and pops on at the
 replica that stands in, which may be killed as well; then everything is started again. Some of what is given is
-acknowledged, the rest comes again when its time is over. In the end every message must have been acknowledged, and
-none may have been given after that.
+acknowledged, the rest comes again when its time is over; in order, nothing behind the first message of a queue that is
+not. In the end every message must have been acknowledged, none may have been given after that, and in order those of
+each queue in their order.
 
 Thread rule: blocks; one thread.
 """
@@ -33,9 +35,12 @@ END_S = 120
 class Consumer:
     """A member of the group, and what it saw."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, chance: random.Random, *, ordered: bool) -> None:
+        self._chance, self._ordered = chance, ordered
         self.acknowledged: set[int] = set()
+        self.overtaken: list[int] = []
+        """Messages that were acknowledged behind a later one of their queue."""
+        self._last: dict[tuple[bytes, int], int] = {}
         self.given_after: list[int] = []
         """Messages that were given although they had been acknowledged."""
 
@@ -46,19 +51,35 @@ class Consumer:
             for _ in range(pops):
                 most = self._chance.randint(1, 4)
                 reply = connection.request(
-                    popping(topic=TOPIC, invisibleTime=INVISIBLE_MS, pollTime=1_000, maxMsgNums=most)
+                    popping(
+                        topic=TOPIC,
+                        invisibleTime=INVISIBLE_MS,
+                        pollTime=1_000,
+                        maxMsgNums=most,
+                        order=str(self._ordered).lower(),
+                    )
                 )
                 if reply.code != ResponseCode.SUCCESS:
                     break
+                held = set[tuple[bytes, int]]()
                 for stored in iter_stored(reply.body):
                     count += 1
-                    number = int(stored.body)
+                    number, queue = int(stored.body), (stored.topic, stored.queue_id)
                     if number in self.acknowledged:
                         self.given_after.append(number)
-                    if self._chance.random() < share:
-                        answer = connection.request(Message(stored, reply).command())
-                        self.acknowledged |= {number} if answer.code == ResponseCode.SUCCESS else set()
+                    if queue in held or self._chance.random() >= share:
+                        held |= {queue} if self._ordered else set()
+                    elif connection.request(Message(stored, reply).command()).code == ResponseCode.SUCCESS:
+                        self._done(number, queue, stored.queue_offset)
         return count
+
+    def _done(self, number: int, queue: tuple[bytes, int], offset: int) -> None:
+        if number in self.acknowledged:
+            return
+        self.acknowledged.add(number)
+        if offset < self._last.get(queue, 0):
+            self.overtaken.append(number)
+        self._last[queue] = offset
 
 
 def outage(group: BrokerGroup, consumer: Consumer, chance: random.Random) -> int:
@@ -87,10 +108,10 @@ def outage(group: BrokerGroup, consumer: Consumer, chance: random.Random) -> int
     return given
 
 
-def run(directory: Path, *, rounds: int, seed: int) -> dict[str, object]:
+def run(directory: Path, *, rounds: int, seed: int, ordered: bool = False) -> dict[str, object]:
     """The rounds, and what came of them."""
     chance = random.Random(seed)
-    consumer, sent, given = Consumer(chance), 0, 0
+    consumer, sent, given = Consumer(chance, ordered=ordered), 0, 0
     group = BrokerGroup(
         directory, controllers=3, brokers=2, in_sync_min=2,
         arguments={
@@ -114,21 +135,23 @@ def run(directory: Path, *, rounds: int, seed: int) -> dict[str, object]:
             "given_by_replicas": given,
             "missing": sorted(set(range(sent)) - consumer.acknowledged),
             "given_after_acknowledgement": consumer.given_after,
+            "overtaken": consumer.overtaken if ordered else [],
         }
     finally:
         group.end()
 
 
 def main() -> None:
-    """Run, and print one line of JSON; exit status 1 where something was lost or given after its acknowledgement."""
+    """Run, and print one line of JSON; exit status 1 where something was lost, given too often or overtaken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ordered", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="acting-pops-") as directory:
-        found = run(Path(directory), rounds=options.rounds, seed=options.seed)
+        found = run(Path(directory), rounds=options.rounds, seed=options.seed, ordered=options.ordered)
     print(json.dumps(found))
-    raise SystemExit(bool(found["missing"] or found["given_after_acknowledgement"]))
+    raise SystemExit(bool(found["missing"] or found["given_after_acknowledgement"] or found["overtaken"]))
 
 
 if __name__ == "__main__":
