@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from broker.acting.given import GivenMessages
 from broker.acting.journal import ActingJournal, Entry
 from broker.acting.kinds import OFFSETS, POPS
-from broker.acting.ordered import ActingOrder, InFlight, QueueInOrder
+from broker.acting.ordered import ActingOrder, MessageInOrder, QueueInOrder
 from broker.acting.pops import ActingPops
 from broker.groups.groups import (
     GroupConfig,
@@ -309,7 +309,7 @@ class ActingDeliveries:
     ) -> tuple[Taken, list[Entry]]:
         """Messages that the group has in order, from the first one on."""
         topic, index, queue_id = place
-        attempt, taken, again = ask.attempt.decode(), Taken(topic, index, queue_id, 0, 0), list[InFlight]()
+        attempt, taken, again = ask.attempt.decode(), Taken(topic, index, queue_id, 0, 0), list[MessageInOrder]()
         for entry in found.entries[:room]:
             offset = entry.key[3]
             record = next(self._records(store, place, range(offset, offset + 1), 1, bytes_max), None)

@@ -34,7 +34,7 @@ waits asks again when its own time is over."""
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class MessageInOrder:
     """One message that a group has in order."""
 
     key: PopKey
@@ -49,7 +49,7 @@ class InFlight:
 class QueueInOrder:
     """What a group has of a queue."""
 
-    entries: list[InFlight] = field(default_factory=list)
+    entries: list[MessageInOrder] = field(default_factory=list)
     """Ascending by offset."""
     attempt: str = ""
 
@@ -57,7 +57,7 @@ class QueueInOrder:
         """Whether this attempt may have all of it now."""
         return self._is_repeat(attempt) or all(sum(entry.now) <= now_ms for entry in self.entries)
 
-    def times(self, entry: InFlight, attempt: str) -> int:
+    def times(self, entry: MessageInOrder, attempt: str) -> int:
         """Deliveries of a message before the one to this attempt, as far as they are known here: those of the log, and
         one of this replica."""
         return entry.times + (entry.now != entry.base) + (not self._is_repeat(attempt))
@@ -128,5 +128,5 @@ class ActingOrder:
             key = (group, topic, index, offset)
             base, now = self._pops.state(store, key, queue_id)
             if base is not None and now is not None and offset >= low:
-                found.entries.append(InFlight(key, base, now, times.get(offset, 0)))
+                found.entries.append(MessageInOrder(key, base, now, times.get(offset, 0)))
         return found

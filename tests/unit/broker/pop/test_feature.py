@@ -1,4 +1,5 @@
-"""POP from the request to the acknowledgement, or to the retry topic, over a broker on a real store."""
+"""POP from the request (`broker.pop.requests`) to the acknowledgement, or to the retry topic, over a broker on a real
+store."""
 
 from __future__ import annotations
 
