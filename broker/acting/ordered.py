@@ -4,9 +4,9 @@
 
 As at the master, a group gets nothing of a queue as long as it has messages of it, unless their time is over or the
 same attempt asks again: then it gets them again. That is kept as another time for the same message (POPS), so
-the next master knows whose it is. A queue waits for a master where the log's batch is not known to be
-confirmed, where messages are in flight without order, or were given here without order, and where an operator has set
-the group's offset back over its batch.
+the next master knows whose it is. A queue waits for a master where messages are in flight without order, or were given
+here without order, and where an operator has set the group's offset back over its batch. As without order, a batch that
+may be lost again is gone on from all the same.
 
 Invariant: of a queue in order nothing is given that is behind a message which is in flight. Loop thread only.
 """
@@ -117,7 +117,7 @@ class ActingOrder:
         if batch is not None and value is not None:
             moved = store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
             is_behind = moved is not None and offset_in(moved[0]) > batch.entries[-1][0]
-            if value[1] >= store.confirm_position or not is_behind:
+            if not is_behind:
                 return None
         times = {} if batch is None else batch.times
         attempt = self._given.attempt(queue)

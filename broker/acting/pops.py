@@ -2,10 +2,11 @@
 
     200051 acknowledge, 200151 acknowledge many, 200053 change the time
 
-What the master gave is known from the replica's log as far as that is confirmed. What the replica gave itself
-(`deliveries`), and what became of either since, is in the journal, and is answered when it is on the disk. The next
-master takes it over (`broker.pop.merging`). A message that is not in flight here under its handle is refused as at the
-master, and given again by the next one.
+What the master gave is known from the replica's log. What the replica gave itself (`deliveries`), and what became of
+either since, is in the journal, and is answered when it is on the disk. The next master takes it over
+(`broker.pop.merging`). A message that is not in flight here under its handle is refused as at the master, and given
+again by the next one. Who has a handle was answered, which a master does for what is confirmed alone: so whether
+the replica knows of that yet does not matter.
 
 Invariant: a message that is done stays done; of two ownerships the later one counts. Loop thread only.
 """
@@ -53,21 +54,20 @@ def queue_of(store: LogStore, topic: str, index: int) -> int:
     return queue_id
 
 
-def confirmed_owner(store: LogStore, group: str, queue_id: int, offset: int) -> Owned | None:
-    """The ownership of a message in the log; None where it is not in flight, or that may not be confirmed."""
+def owner_in(store: LogStore, group: str, queue_id: int, offset: int) -> Owned | None:
+    """The ownership of a message in the log, in order or not; None where it is not in flight."""
     if not 0 <= offset < 2**62:
         return None
     batch = store.state.get(state_kinds.ORDERED_BATCH, queue_key(group, queue_id))
-    if batch is not None and batch[1] < store.confirm_position:
-        entries = decode_batch(batch[0]).entries
-        found = next((each[1:3] for each in entries if each[0] == offset), None)
-        if found is not None:
-            return found
-    table = store.state.check_points
-    block = table.get(queue_key(group, queue_id) + KEY_TAIL.pack(offset // BLOCK))
-    if block is None or block[1] >= store.confirm_position:
-        return None
-    return CheckPoints(table).find(group, queue_id, offset)
+    entries = () if batch is None else decode_batch(batch[0]).entries
+    found = next((each[1:3] for each in entries if each[0] == offset), None)
+    return found or CheckPoints(store.state.check_points).find(group, queue_id, offset)
+
+
+def is_confirmed(store: LogStore, group: str, queue_id: int, offset: int) -> bool:
+    """Whether the log's check point of a message is known to be confirmed."""
+    block = store.state.check_points.get(queue_key(group, queue_id) + KEY_TAIL.pack(offset // BLOCK))
+    return block is not None and block[1] < store.confirm_position
 
 
 class ActingPops:
@@ -143,7 +143,7 @@ class ActingPops:
     def state(self, store: LogStore, key: PopKey, queue_id: int) -> tuple[Owned | None, Owned | None]:
         """The ownership under which a message was given, and the one by now; None where it is not in flight."""
         group, _topic, _index, offset = key
-        base = confirmed_owner(store, group, queue_id, offset) or self._given.owned(key)
+        base = owner_in(store, group, queue_id, offset) or self._given.owned(key)
         kept = self._journal.get(POPS, key)
         if kept is None or kept[:2] != base:
             return base, base

@@ -23,7 +23,7 @@ from broker.acting.abroad import OtherGroups
 from broker.acting.given import GivenMessages, PopKey
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import GIVEN, POPS
-from broker.acting.pops import DONE, ActingPops, queue_of
+from broker.acting.pops import DONE, ActingPops, is_confirmed, queue_of
 from broker.groups.groups import configuration_in
 from broker.pop.check_points import CheckPoints, Owned
 from broker.pop.handles import original_topic, retry_topic
@@ -146,11 +146,11 @@ class ActingRevival:
         in_flight = CheckPoints(store.state.check_points).find(group, queue_id, offset)
         if config is None or (in_flight is None and not self._is_given(key)):
             return None
-        base, now = self._pops.state(store, key, queue_id)
-        if base is None:  # it is not known to be confirmed
+        if in_flight is not None and not is_confirmed(store, group, queue_id, offset):
             self._plan(key, now_ms + RETRY_MS)
             return None
-        if now is None:
+        base, now = self._pops.state(store, key, queue_id)
+        if base is None or now is None:
             return None
         if sum(now) > now_ms:
             self._plan(key, sum(now))

@@ -63,7 +63,8 @@ def test_consumers_behind_a_proxy_go_on(command: list[str], tmp_path: Path, mode
             proxy.ports = proxy.launch("grpc-proxy", *words)
             consumer().wait_for("consumed", 60, count=5)
             acting_ms = lose_master(group)
-            consumer().wait_for("consumed", 60, count=3)
+            if kind != "fifo":  # of one queue in order, the first one may get everything
+                consumer().wait_for("consumed", 60, count=3)
             until(lambda: len(delivered(programs)) >= MESSAGES - AT_ONCE, "they do not get what is left")
             there = {number for number, times in delivered(programs, "consumed").items() if max(times) > acting_ms}
             assert len(there) > MESSAGES // 2

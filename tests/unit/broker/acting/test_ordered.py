@@ -10,6 +10,10 @@ import pytest
 from broker.acting import ordered as ordered_module
 from broker.acting.journal import FILE_NAME
 from broker.acting.kinds import GIVEN, POPS
+from broker.groups.groups import group_offset_key, offset_change, offset_in
+from broker.pop.check_points import queue_key
+from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange
 from broker.topics.topics import TopicSettings
 from remoting.protocol.frames.codes import ResponseCode
 from tests.unit.broker.acting.test_deliveries import Replica, replica  # noqa: F401
@@ -134,13 +138,28 @@ async def test_a_time_that_was_changed_holds_the_queue(replica: Replica) -> None
     assert await bodies(replica, 1) == [b"1"]
 
 
-async def test_a_batch_that_is_not_known_to_be_confirmed_waits_for_a_master(replica: Replica) -> None:  # noqa: F811
-    await replica.given(b"1", order="true")
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_it_goes_on_from_a_batch_that_may_be_lost_again(replica: Replica, is_lost: bool) -> None:  # noqa: F811
+    """If it is lost, it is given again with what is behind it, in order."""
+    await replica.begun(b"1", b"2", b"3")
+    before = replica.store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(GROUP, TOPIC, 0))
+    assert await at_the_master(replica, 1) == [b"1"]
     replica.running.clock.advance_ms(INVISIBLE_MS)
     replica.store = Behind(replica.store)
-    assert await bodies(replica) == []
-    replica.store.confirm_position = replica.store.end_position
-    assert await bodies(replica) == [b"1"]
+    await done(replica, *await take(replica))
+    await done(replica, *await take(replica, 1))
+    if is_lost:
+        queue_id = replica.running.broker.topics.table.queue_ids(TOPIC)[0]
+        assert before is not None
+        replica.running.store.append_state(
+            [
+                StateChange(state_kinds.ORDERED_BATCH, queue_key(GROUP, queue_id), None),
+                offset_change(GROUP, TOPIC, 0, offset_in(before[0])),
+            ]
+        )
+    await replica.hand_over()
+    assert left_out(replica.running) == is_lost
+    assert await at_the_master(replica) == ([b"1", b"2", b"3"] if is_lost else [b"3"])
 
 
 async def test_an_offset_that_was_set_back_over_a_batch_waits_for_a_master(replica: Replica) -> None:  # noqa: F811

@@ -155,12 +155,14 @@ async def test_two_of_one_moment_do_not_both_have_it(standing: Standing) -> None
     await until(lambda: peer.answers)
 
 
-async def test_what_is_not_known_to_be_confirmed_is_not_in_flight(standing: Standing) -> None:
-    (message,) = await standing.given(b"1")
+@pytest.mark.parametrize("order", ["false", "true"])
+async def test_a_handle_proves_that_its_pop_is_confirmed(standing: Standing, order: str) -> None:
+    """The master died before the replica heard of that."""
+    (message,) = await standing.given(b"1", order=order)
     standing.store = Behind(standing.store)
-    assert await standing.refusal(message.command()) == ResponseCode.NO_MESSAGE
-    standing.store.confirm_position = standing.store.end_position
     assert (await standing.ask(message.command())).code == ResponseCode.SUCCESS
+    await standing.hand_over()
+    assert feature(standing.running).status() == {"pop_in_flight": 0}
 
 
 async def test_what_names_nothing_is_refused(standing: Standing) -> None:
