@@ -130,6 +130,7 @@ class OpenedLog:
         """Start over, durably."""
         assert self._broker.following is not None
         self._cuts(f"a start at {position}", max(position, self.log.begin))
+        self._broker.cut_away(0)  # damage ahead of the former log's begin may not come back with an earlier one
         self.log.reset(position, self._broker.following.master.log.floors)
         self._broker.cluster.judge.was_cut(self._broker)
 

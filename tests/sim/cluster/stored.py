@@ -557,7 +557,7 @@ class OpenedStore:
         """Start over, durably."""
         self._cuts(f"a start at {position}", max(position, self._log.begin))
         self.store.replica.reset(position)
-        self._was_cut(position)
+        self._was_cut(0)
 
     def _cuts(self, what: str, position: int) -> None:
         if position < self._log.confirm and self._broker.damage is None:
