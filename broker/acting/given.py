@@ -183,12 +183,14 @@ class GivenMessages:
         if self._read_at == self._journal.parts_taken:
             return
         self._read_at, self._queues, self._open = self._journal.parts_taken, {}, 0
-        became = self._journal.of(POPS)
-        for (group, topic, index, offset), (start, *_owned, attempt) in self._journal.of(GIVEN).items():
+        became, given = self._journal.of(POPS), self._journal.of(GIVEN)
+        for (group, topic, index, offset), (start, *_owned, attempt) in given.items():
             self._queues.setdefault((group, topic, index), _Queue()).take(offset, start, attempt)
             self._open += (group, topic, index, offset) not in became
-        for (group, topic, index, offset), (_since, _length, pop_ms, _invisible_ms) in became.items():
-            if not pop_ms:
-                known = self._queues.setdefault((group, topic, index), _Queue())
-                known.done += 1
-                known.open.discard(offset)
+        for key, (since, length, pop_ms, _invisible_ms) in became.items():
+            group, topic, index, offset = key
+            if pop_ms or (key in given and given[key][1:3] != (since, length)):
+                continue  # it is in flight, or was given anew since
+            known = self._queues.setdefault((group, topic, index), _Queue())
+            known.done += 1
+            known.open.discard(offset)

@@ -228,17 +228,24 @@ async def test_a_clock_that_was_set_back_gives_nothing_twice(replica: Replica) -
 
 
 async def test_a_line_that_is_lost_is_given_again(replica: Replica) -> None:  # noqa: F811
-    """And what was given behind it too, by the master: order comes first."""
+    """It holds its queue again, also after another restart."""
     await replica.begun(b"1", b"2", b"3")
     for _ in range(2):
         await done(replica, *await take(replica, 1))
+        replica.running.clock.advance_ms(1)
     file = replica.directory / FILE_NAME
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[1:]))
     replica.again()
     assert await bodies(replica, 1) == [b"1"]
-    assert len(replica.journal.of(GIVEN)) == 2
-    assert len(replica.journal.of(POPS)) == 2
+    assert (len(replica.journal.of(GIVEN)), len(replica.journal.of(POPS))) == (2, 2)
+    replica.again()
+    assert await bodies(replica) == []
+    replica.running.clock.advance_ms(INVISIBLE_MS)
+    (again,) = await take(replica)
+    assert again.body == b"1"
+    await done(replica, again)
+    assert await bodies(replica) == [b"3"], "the second one is done"
 
 
 @pytest.mark.parametrize("seed", range(4))
