@@ -57,5 +57,6 @@ cdef class PacketIds:
     cdef AppendRequests _requests
     cdef set _taken
     cdef public list ids, left_out
+    cdef public object lost
 
 cpdef authorize_body(Authorizer authorizer, peer, Command command)

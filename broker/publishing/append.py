@@ -20,6 +20,7 @@ from remoting.native import core as native
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
 from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD, encode_append_reply
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import client_id_of, image_views, packet_id_of
 from remoting.protocol.records.record import FLAG_MQTT, RecordView
@@ -254,6 +255,9 @@ class AppendRequests:
             admit_retained(self._quota, self.metrics, image_views(command.body))
         noted = PacketIds(self, peer)
         placed = self._placement.placed(command.body, False, noted.admit)
+        if noted.lost is not None:
+            remark = f"the session of {noted.lost!r} is not held by this connection"
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
         if noted.left_out and not placed.queues:
             self._appender.flush_exact()  # what is stored already may be a repetition of what gathers
             end = self._store.end_position
@@ -333,11 +337,11 @@ def _queue_topics(placed: Placed) -> set[str]:
 class PacketIds:
     """The packet ids of a request's QoS 2 publishes: those to note, and the images that are not to be stored.
 
-    Left out is what is stored already, and what came from a proxy that has lost the session: its client sends it again
-    through the proxy that has it, and got no other answer meanwhile.
+    Left out is what is stored already. A request with a publish of a session that the proxy does not have is refused as
+    a whole: an answer would acknowledge what is not stored.
     """
 
-    __slots__ = ("_peer", "_requests", "_taken", "ids", "left_out")
+    __slots__ = ("_peer", "_requests", "_taken", "ids", "left_out", "lost")
 
     def __init__(self, requests: AppendRequests, peer: Peer) -> None:
         self._requests = requests
@@ -347,15 +351,19 @@ class PacketIds:
         """(session, packet id) to note with the messages."""
         self.left_out: list[int] = []
         """Numbers of the images that are not stored."""
+        self.lost: str | None = None
+        """A client id whose session the proxy does not have; None if there is none."""
 
     def admit(self, number: int, image: RecordView) -> bool:
         """Whether an image with a packet id is to be stored."""
         requests, noted = self._requests, packet_id_of(image)
-        session = requests.sessions.owned(client_id_of(image).decode("utf-8", "replace"), self._peer)
+        client_id = client_id_of(image).decode("utf-8", "replace")
+        session = requests.sessions.owned(client_id, self._peer)
         if self._taken is None:
             self._taken = set()
         if session is None:
             requests.metrics.dropped.child("publish_fenced").value += 1
+            self.lost = client_id
         elif session.is_received(noted) or (session.client_id, noted) in self._taken:
             requests.metrics.dropped.child("publish_repeated").value += 1
         else:

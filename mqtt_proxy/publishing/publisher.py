@@ -51,6 +51,10 @@ FAULTS_OF_A_MESSAGE = frozenset(
 )
 """Refusals that concern one message and not the broker's state."""
 
+LOST_SESSION = ResponseCode.ILLEGAL_OPERATION
+"""The refusal of a request with a QoS 2 publish of a session that the broker does not hold for this proxy: it was taken
+over, or not taken again yet after a loss of the broker."""
+
 APPENDS_IN_FLIGHT = 2
 """While this many appends wait for the disk, further publishes gather: one is being flushed, one is ready for the next
 flush, and more could not be flushed sooner anyway. Fewer, fuller requests at the same latency."""
@@ -334,7 +338,8 @@ class Publisher:
         for run in frame.runs:
             by_origin.setdefault(run.origin, []).append(run)
         reason = f"broker_refused: {response_name(error.code)}: {error.remark}"
-        if error.code not in FAULTS_OF_A_MESSAGE:
+        is_alone = len(by_origin) == 1
+        if error.code not in FAULTS_OF_A_MESSAGE and (is_alone or error.code != LOST_SESSION):
             self._reject(frame.runs, reason)
             return
         later = {run.origin for other in self._in_flight for run in other.runs}
@@ -344,7 +349,7 @@ class Publisher:
                 self._refuse_one(runs[0], error, reason)
             elif origin in later or not self._link.up:
                 self._reject(runs, reason)
-            elif len(by_origin) > 1:
+            elif not is_alone:
                 self._send(Frame(self, runs))
             else:
                 for run in runs:

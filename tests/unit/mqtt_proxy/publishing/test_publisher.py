@@ -229,6 +229,20 @@ async def test_a_client_that_left_meanwhile_sends_again_itself() -> None:
         assert (origin.confirmed_ids, rig.broker.appended, publisher.pending_bytes) == ([], [], 0)
 
 
+async def test_a_lost_session_costs_its_own_connection_alone() -> None:
+    """Nothing of its request was stored: the others are sent again, and its client does that after it reconnects."""
+    async with running() as rig:
+        lost = Refused(ResponseCode.ILLEGAL_OPERATION, "the session is not held by this connection")
+        rig.broker.refuse[RequestCode.APPEND_MANY] = [lost, lost]
+        first, second, publisher = Origin(), Origin(), rig.services.publisher
+        publisher.publish(first, b"a", some("t", 1))
+        publisher.publish(second, b"b", some("t", 2))
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert (first.confirmed_ids, (first.reason or "")[:14]) == ([], "broker_refused")
+        assert (second.confirmed_ids, second.reason) == ([2], None)
+        assert publisher.pending_bytes == 0
+
+
 async def test_nothing_more_is_sent_to_a_broker_that_is_no_longer_master() -> None:
     """The connection is closed at its first such answer, so that the order holds at the new master."""
     async with running() as rig:
