@@ -168,6 +168,11 @@ class MasterTerm:
         self._pauses.lead(None)
         self._streams.step_down("this broker is not the master any more")
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether this broker is the master no more, and the log perhaps closed."""
+        return self._is_over
+
     def has_successor(self) -> bool:
         """Whether another broker in sync follows, which can be the master instead."""
         return any(each.broker in self.leader.members.committed for each in self.leader.replicas())
@@ -321,6 +326,8 @@ class TermHandOver:
             return
         if self._term.leader.majority is None:
             self._broker.seek(None)
+            return
+        if self._term.has_ended:  # its log may be closed; who leads next is heard
             return
         able = [each for each in self._term.complete() if self._to in (None, each)]
         self._broker.seek(able[0] if able else None)

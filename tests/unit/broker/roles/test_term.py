@@ -199,3 +199,16 @@ async def test_members_are_summoned_again_and_again(tmp_path: Path) -> None:
     handing.hand_over.over()
     assert "over: " in await handing.next(1)
     office.store.close()
+
+
+async def test_nobody_is_summoned_once_the_term_has_ended(tmp_path: Path) -> None:
+    """The log is closed: who leads next is heard, or the time is over."""
+    office = Office(tmp_path, Majority(frozenset({1, 2}), lambda: True))
+    office.term.begin(None)
+    handing = Handing(office, limit_s=0.2)
+    await handing.next(2)
+    office.term.end()
+    office.store.close()
+    assert handing.settled is not None
+    handing.settled()
+    assert await handing.next(1) == ["over: not done within 0.2 s"]
