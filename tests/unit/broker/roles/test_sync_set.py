@@ -8,7 +8,7 @@ from broker.replication.host import StreamHost
 from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.steps import KnownGroup
-from broker.roles.sync_set import CERTAIN, SyncSetKeeper
+from broker.roles.term import CERTAIN, SyncSetKeeper
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.logs import get_logger
 
