@@ -228,7 +228,7 @@ class Qos2Flows:
         fenced: Collection[int] = ()
         if body and error is None:
             try:
-                fenced = decode(FlowNoted, body).fenced
+                fenced = frozenset(decode(FlowNoted, body).fenced)
             except RemoteViolation as violation:
                 error = violation
         for number, (exact, flow) in enumerate(sent):
@@ -237,8 +237,8 @@ class Qos2Flows:
                 exact.done(flow)
                 continue
             exact.failed(flow)
-            # A lost broker: the session repeats them when it has been taken again. So it does when it was taken again
-            # meanwhile, and if another connection has it, this one ends.
+            # After a loss of the broker `reopened` repeats them. What was left out is repeated here: the session may
+            # have been reopened meanwhile, and if another connection has taken it, this one is about to be closed.
             if not isinstance(error, LinkDownError):
                 self.wake_later(exact, RETRY_S)
         if error is not None or fenced:

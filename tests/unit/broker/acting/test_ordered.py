@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -257,7 +256,7 @@ async def test_the_next_message_is_always_the_first_that_is_not_done(
     chance, running = random.Random(seed), replica.running
     everything = [b"%02d" % number for number in range(60)]
     await replica.begun(*everything)
-    done = 0
+    first = 0
     for _ in range(40):
         if chance.random() < 0.6:
             given, mine = await take(replica, chance.randint(1, 4)), True
@@ -265,7 +264,7 @@ async def test_the_next_message_is_always_the_first_that_is_not_done(
             await replica.hand_over()
             assert left_out(running) == 0
             given, mine = await pop(running.connect(), order="true", maxMsgNums=chance.randint(1, 4)), False
-        assert [message.body for message in given] == everything[done : done + len(given)]
+        assert [message.body for message in given] == everything[first : first + len(given)]
         for message in given:
             if chance.random() < 0.25:
                 break
@@ -273,15 +272,15 @@ async def test_the_next_message_is_always_the_first_that_is_not_done(
                 assert (await replica.ask(message.command())).code == ResponseCode.SUCCESS
             else:
                 assert await ack(running.connect(), message) == ResponseCode.SUCCESS
-            done += 1
+            first += 1
         if chance.random() < 0.5:
             await expire(running)
         if chance.random() < 0.3:
             replica.again()
-    assert done > 10
+    assert first > 10
 
 
-async def test_a_topic_that_cannot_be_read_is_refused(replica: Replica, tmp_path: Path) -> None:  # noqa: F811
+async def test_a_topic_that_cannot_be_read_is_refused(replica: Replica) -> None:  # noqa: F811
     await replica.begun(b"1")
     replica.running.broker.topics.table.put(TopicSettings(name=TOPIC, permission=2))
     assert (await replica.pop_refused(order="true")).code == ResponseCode.NO_PERMISSION
