@@ -18,7 +18,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.stored_message import iter_stored
 from tests.processes import acting_pops
 from tests.processes.acting_groups import TOPIC, TwoGroups, acting, at, now_ms, send, two_groups
-from tests.processes.broker_group import Broker, until
+from tests.processes.broker_group import DEADLINE_S, Broker, until
 from tests.processes.rig import no_traceback
 from tests.unit.broker.pop.client import Message, popping
 
@@ -39,7 +39,7 @@ def popped(broker: Broker, wanted: set[int], invisible_ms: int = LONG_MS) -> dic
     """What a broker gives the group, until these numbers are among it."""
     found = dict[int, Message]()
     with at(broker) as connection:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_S
         while not wanted <= found.keys():
             assert time.monotonic() < deadline, f"{wanted - found.keys()} are not given"
             reply = connection.request(popping(topic=TOPIC, invisibleTime=invisible_ms, pollTime=1_000))

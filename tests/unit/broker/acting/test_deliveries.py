@@ -15,6 +15,7 @@ from broker.acting import journal as journal_module
 from broker.acting.deliveries import ActingDeliveries
 from broker.acting.journal import FILE_NAME, ActingJournal
 from broker.acting.kinds import GIVEN, OFFSETS, POPS
+from broker.app import BrokerApp
 from broker.pop.handles import retry_topic
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.topics.topics import TopicSettings
@@ -403,22 +404,27 @@ async def test_what_is_acknowledged_stays_done_and_the_rest_is_given(replica: Re
     assert not left & done
 
 
+async def begun_at(app: BrokerApp) -> None:
+    """A queue of which the group has had something, and then two more messages; good for another time, too."""
+    connection = await connected(app)
+    try:
+        await send(connection, b"before", queue=0)
+        while not await pop(connection, invisibleTime=600_000, pollTime=5_000):
+            continue
+        await send(connection, b"done", b"owned", queue=0)
+    finally:
+        await connection.close()
+
+
 async def test_messages_are_given_while_nobody_is_the_master(pair: ElectingPair) -> None:  # noqa: F811
+    await at_master(pair, begun_at)
     master = pair.master()
     assert master is not None
-    connection = await connected(master)
-    await send(connection, b"before", queue=0)
-    while not await pop(connection, invisibleTime=600_000, pollTime=5_000):
-        continue
-    await send(connection, b"done", b"owned", queue=0)
-    await connection.close()
     end = master._member.store.end_position
     await until(lambda: all(app._member.log_state().confirm >= end for app in pair.brokers.values()))
     number, left = await left_alone(pair)
-    connection = await connected(left)
-    done, owned = await pop(connection, invisibleTime=600_000)
-    assert await ack(connection, done) == ResponseCode.SUCCESS
-    await connection.close()
+    done, owned = await popped(left, invisibleTime=600_000)
+    assert (await asked(left, done.command())).code == ResponseCode.SUCCESS
     await left.stop()
     left = await pair.add(number)
     await until(acting(left).presence.acts)
