@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.reading.bounds import BoundsRequests, LongPolls
 from broker.reading.pull import PullRequests
+from broker.reading.read_barrier import Proved, ReadBarrier, unneeded
 from broker.requests import Feature, RequestTools
 from remoting.batches.unpack import Unpacker
 
@@ -25,8 +27,12 @@ class ReadingFeature(Feature):
         self.long_polls = LongPolls(
             waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max, may_answer=may_answer
         )
+        self.prove: Callable[[Proved], None] = unneeded
+        """Whether no other master has shown more until now."""
+        if tools.config.replication.enabled:
+            self.prove = ReadBarrier(tools.store, _later).wait
         self._requests = (
-            PullRequests(tools, visible=topics.visible),
+            PullRequests(tools, visible=topics.visible, prove=self.prove),
             BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls),
         )
         topics.table.on_change(lambda _name, _created: self.long_polls.wake_all())
@@ -39,3 +45,7 @@ class ReadingFeature(Feature):
     def status(self) -> dict[str, int]:
         """How many requests wait."""
         return {"long_polls": len(self.long_polls)}
+
+
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, call)

@@ -9,16 +9,20 @@ number of records, so an answer may be empty and yet move the offset on: a filte
 loop. The rows of a batch are judged where it is unpacked. Records that pass the filter and that the peer may not read
 are counted by reason.
 
-A new master may not have confirmed yet what its predecessor has shown. Until it has, an offset beyond its end is not
-called too large: MULTI_PULL gives no records, as at the end of a queue, and a range is refused for now.
+A new master may not have confirmed yet what its predecessor has shown, and one that is cut off does not know what its
+successor shows. Where either can be, no offset is called too large: MULTI_PULL waits for proof (`read_barrier`), and
+without it the queue has no records, as at its end. A new master refuses a range for now. From any other master the
+reader of a range may be told too much: it waits for what is not there, and does not go back.
 
 Invariant: nothing at or above the confirm position and nothing staged is ever in an answer. Loop thread only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from broker.reading.read_barrier import Proved
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_LARGE, RangeResult
 from remoting.access.rights import CONSUME, of_record
@@ -28,10 +32,12 @@ from remoting.native.vectors import Column, arange, column, cumsum, diff, full, 
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
+    STATUS_OFFSET_TOO_LARGE,
     STATUS_OK,
     FilteredWant,
     PulledRange,
     QueueRecords,
+    QueueWant,
     RangeWant,
     decode_filtered_pull,
     decode_multi_pull,
@@ -79,9 +85,11 @@ class ShownQueues(Protocol):
 class PullRequests:
     """Answers requests for raw records."""
 
-    def __init__(self, tools: RequestTools, *, visible: ShownQueues) -> None:
+    def __init__(self, tools: RequestTools, *, visible: ShownQueues, prove: Callable[[Proved], None]) -> None:
+        """`prove` tells whether no other master has shown more until now: `ReadBarrier.wait`."""
         self._tools = tools
         self._visible = visible
+        self._prove = prove
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -92,20 +100,39 @@ class PullRequests:
             Code.FILTERED_PULL: self.filtered_pull,
         }
 
-    def multi_pull(self, peer: Peer, command: Command) -> Command:
-        """Records of many queues, each from its own offset."""
+    def multi_pull(self, peer: Peer, command: Command) -> Command | None:
+        """Records of many queues, each from its own offset; later where one of them is to be sent back."""
         wants = decode_multi_pull(command.body)
         if len(wants) > QUEUES_PER_PULL_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {QUEUES_PER_PULL_MAX} queues in one pull")
+        for want in wants:
+            self._authorize_queue(peer, command, want.queue_id)
+        results = self._read_all(wants)
+        if not any(result.status == STATUS_OFFSET_TOO_LARGE for result in results):
+            return self._pulled(command, results)
+
+        if not self._tools.is_sure:
+            return self._pulled(command, [_waiting(each) for each in results])
+
+        def proved(is_proven: bool) -> None:
+            found = self._read_all(wants) if is_proven else [_waiting(each) for each in results]
+            peer.send(self._pulled(command, found))
+
+        self._prove(proved)
+        return None
+
+    def _read_all(self, wants: Sequence[QueueWant]) -> list[QueueRecords]:
         room = self._tools.config.limits.pull_bytes_max
         results = []
         for want in wants:
-            self._authorize_queue(peer, command, want.queue_id)
             # At least one record, so that a queue whose next record is larger than `max_bytes` still moves.
             bytes_max = min(want.max_bytes, room) if room > 0 else 0
             result = self._read(want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max)
             room -= sum(map(len, result.records))
             results.append(result)
+        return results
+
+    def _pulled(self, command: Command, results: list[QueueRecords]) -> Command:
         self._count_out(results)
         return command.reply(body=encode_multi_pull_reply(results))
 
@@ -194,12 +221,11 @@ class PullRequests:
             found = self._tools.store.reading.read(queue_id, offset, count_max, bytes_max)
         except UnreadableOffsets as error:
             return self._damaged(queue_id, error)
-        waits = found.status == OFFSET_TOO_LARGE and not self._tools.is_sure
         return QueueRecords(
             queue_id,
-            STATUS_OK if waits else found.status,
+            found.status,
             found.first_offset,
-            offset if waits else found.next_offset,
+            found.next_offset,
             found.min_offset,
             found.max_offset,
             found.records,
@@ -248,6 +274,14 @@ def range_reply(found: RangeResult) -> bytes:
         memoryview(found.blob),
     )
     return encode_pulled_range(pulled)
+
+
+def _waiting(result: QueueRecords) -> QueueRecords:
+    """A queue whose reader is not told that its offset is too large: it has no more records for now."""
+    if result.status != STATUS_OFFSET_TOO_LARGE:
+        return result
+    offset = result.first_offset
+    return QueueRecords(result.queue_id, STATUS_OK, offset, offset, result.min_offset, result.max_offset)
 
 
 def no_queue(queue_id: int) -> QueueRecords:

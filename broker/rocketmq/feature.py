@@ -85,6 +85,7 @@ class RocketmqFeature(Feature):
                 long_polls=reading.long_polls,
                 unpacker=reading.unpacker,
                 replies=replies,
+                prove=reading.prove,
             ),
             RelayRequests(tools, topics=topics.table, groups=groups, messages=messages),
             AssignmentRequests(

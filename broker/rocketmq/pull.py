@@ -1,7 +1,8 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
 
 Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the client's wait | offset outside the queue, or at
-damaged messages, 21 with the corrected one. A tag filter compares the tag itself, not its hash; an SQL92 filter is
+damaged messages, 21 with the corrected one, but nobody is sent back before it is proven that no other master has shown
+more (`read_barrier`). A tag filter compares the tag itself, not its hash; an SQL92 filter is
 evaluated over the properties. Light queues are pulled by their name as topic, queue 0. The native core makes RocketMQ's
 layout of all records of an answer at once; a batch becomes its messages, of which an answer may have only the first or
 the last few.
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from broker.groups.traffic import GroupTraffic
     from broker.reading.bounds import LongPolls
     from broker.reading.pull import ShownQueues
+    from broker.reading.read_barrier import Proved
     from broker.requests import RequestTools
     from broker.store.index.reader import ReadResult
     from broker.topics.topics import ClientQueues, Topics
@@ -234,6 +236,10 @@ class _Pull:
     wait_ms: int
     broker_id: int = 0
     """The broker that the client is told to pull from next."""
+    is_proven: bool | None = None
+    """Whether it is proven that no other master has shown more; None: nobody has asked."""
+    needs_proof: bool = False
+    """Whether the answer, with proof, would send the client back."""
 
 
 class PullingGroups(Protocol):
@@ -277,6 +283,47 @@ class ReplyTopics(Protocol):
         """Call `then` once the controllers within reach have their routes."""
 
 
+@dataclass(slots=True)
+class _Answering:
+    """One pull until its answer: now, with proof, when the queue grows, or at its deadline."""
+
+    requests: RocketmqPullRequests
+    peer: Peer
+    command: Command
+    request: _Pull
+    waits_for: int
+
+    def begin(self) -> None:
+        """Answer now, or wait."""
+        if not self.attempt(self.request.wait_ms <= 0):
+            self._wait()
+
+    def attempt(self, last: bool) -> bool:
+        """Answer if there is something to say, in any case at the `last` attempt; whether that was done."""
+        request, requests = self.request, self.requests
+        reply = requests.answer_now(self.command, request)
+        if request.needs_proof and request.is_proven is None:
+            requests.prove(partial(self._proved, reply))
+            return True
+        if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
+            return False
+        requests.replies.when_found(partial(self.peer.send, reply))
+        return True
+
+    def _proved(self, without: Command, is_proven: bool) -> None:
+        """Go on with proof; without it the log may be closed by now, and the client stays where it is."""
+        self.request.is_proven = is_proven
+        if is_proven:
+            self.begin()
+        elif self.request.wait_ms > 0:
+            self._wait()
+        else:
+            self.peer.send(without)
+
+    def _wait(self) -> None:
+        self.requests.long_polls.wait(self.peer, [self.waits_for], self.request.wait_ms, self.attempt)
+
+
 @dataclass(frozen=True, slots=True)
 class RocketmqPullRequests:
     """Messages for RocketMQ's consumers."""
@@ -287,6 +334,8 @@ class RocketmqPullRequests:
     long_polls: LongPolls
     unpacker: Unpacker
     replies: ReplyTopics
+    prove: Callable[[Proved], None]
+    """Tells whether no other master has shown more until now: `ReadBarrier.wait`."""
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -304,20 +353,14 @@ class RocketmqPullRequests:
             request.broker_id = config.broker_id if self.tools.identity.is_replica_read(config.broker_id) else 0
         self.groups.require_pull(request.group, request.topic)
         self._commit(peer, command, request)
+        _Answering(self, peer, command, request, ANY_QUEUE if queue_id is None else queue_id).begin()
 
-        def attempt(last: bool) -> bool:
-            try:
-                reply = self._attempt(command, request)
-            except Refused as refused:
-                reply = command.reply(refused.code, refused.remark, refused.fields)
-            if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
-                return False
-            self.replies.when_found(partial(peer.send, reply))
-            return True
-
-        if not attempt(request.wait_ms <= 0):
-            waits_for = [ANY_QUEUE if queue_id is None else queue_id]
-            self.long_polls.wait(peer, waits_for, request.wait_ms, attempt)
+    def answer_now(self, command: Command, request: _Pull) -> Command:
+        """The answer as things are now, a refusal perhaps."""
+        try:
+            return self._attempt(command, request)
+        except Refused as refused:
+            return command.reply(refused.code, refused.remark, refused.fields)
 
     def _authorize(self, peer: Peer, command: Command) -> None:
         """Reading requires the right to the topic, committing an offset with it also that to the group."""
@@ -401,7 +444,10 @@ class RocketmqPullRequests:
         return reply
 
     def _outcome(self, found: ReadResult | UnreadableOffsets | None, request: _Pull) -> PullOutcome:
-        return pull_outcome(found, request.offset, is_sure=self.tools.is_sure)
+        is_sure, is_proven = self.tools.is_sure, bool(request.is_proven)
+        outcome = pull_outcome(found, request.offset, is_sure=is_sure, is_proven=is_proven)
+        request.needs_proof = outcome.needs_proof
+        return outcome
 
     def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[bytes, int, int]:
         """The messages that match, in RocketMQ's layout, their number, and the offset behind the last one examined."""

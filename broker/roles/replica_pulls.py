@@ -32,6 +32,7 @@ from broker.groups.offset_queries import OffsetQueries
 from broker.groups.request_modes import RequestModes
 from broker.groups.traffic import GroupTraffic
 from broker.reading.bounds import LongPolls
+from broker.reading.read_barrier import never
 from broker.requests import BrokerIdentity, RequestTools
 from broker.rocketmq.group_requests import AssignmentRequests
 from broker.rocketmq.pull import MessageViews, RocketmqPullRequests
@@ -160,6 +161,7 @@ class ReplicaPulls:
             long_polls=self.long_polls,
             unpacker=unpacker,
             replies=NoReplies(),
+            prove=never,
         )
         views = MessageViews(doubtful, topics=topics, unpacker=unpacker, visible=visible)
         self.handlers: dict[int, Handler] = checked(

@@ -30,6 +30,7 @@ from broker.groups.groups import GroupConfig, configuration_in
 from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics
 from broker.reading.pull import PullRequests
+from broker.reading.read_barrier import unneeded
 from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools, text
 from broker.roles.replica_pulls import ReplicaPulls
 from broker.router import checked
@@ -152,7 +153,7 @@ class ReplicaReads:
         visible = ReplicaQueues(store)
         history = HistoryFeature(tools, topics=ReplicaTopics(store), visible=visible, is_replica=True)
         settings = ReplicaSettings(store, self._authorizer)
-        self._handlers = PullRequests(tools, visible=visible).handlers() | checked(
+        self._handlers = PullRequests(tools, visible=visible, prove=unneeded).handlers() | checked(
             tools, history.handlers() | settings.handlers()
         )
         self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self, self._keep)

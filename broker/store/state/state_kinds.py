@@ -61,7 +61,8 @@ MIGRATION_RETURN = 33
 AUDITED = 34
 """Offset (u64, big-endian) in the queue of administrative acts -> the act, once that part of the queue has expired."""
 MASTER_EPOCH = 35
-"""Only ever deleted, with an empty key: the first record of a master that its group elected by itself."""
+"""Only ever deleted, with an empty key: a record that changes nothing. The first one of a master that its group elected
+by itself, and one of any master that proves to be the only one."""
 OPTION = 32
 """Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.reading.read_barrier import ReadBarrier
 from broker.replication.epochs import Epochs
 from broker.replication.follower import Follower
 from broker.replication.frames import NONCE_BYTES
@@ -72,6 +73,7 @@ class Build:
     """Leaves something out of the shipped store."""
     term: type[MasterTerm] = MasterTerm
     hand_over: type[TermHandOver] = TermHandOver
+    barrier: type[ReadBarrier] = ReadBarrier
 
 
 @dataclass(slots=True)

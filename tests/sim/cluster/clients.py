@@ -122,19 +122,15 @@ class Consumer(Node):
     def _pull(self) -> None:
         chance, queue = self._chance, self._chance.randrange(QUEUES)
         target = chance.choice(self.cluster.brokers)
-        if self._in_routes(target):
-            pull = Pull(self.name, queue, self.offsets[queue], 1 + chance.randrange(8))
-            told = partial(self._told, queue)
-            self.world.after(0.2 + 0.8 * chance.random(), target.deliver, self._arrived, target, pull, told)
+        pull = Pull(self.name, queue, self.offsets[queue], 1 + chance.randrange(8))
+        told = partial(self._told, queue)
+        self.world.after(0.2 + 0.8 * chance.random(), target.deliver, self._arrived, target, pull, told)
         self._later()
 
     def _arrived(self, target: Broker, pull: Pull, told: Callable[[int | None], None]) -> None:
         """The request arrives, perhaps too late to be waited for."""
-        if pull.offset == self.offsets[pull.queue] and self._in_routes(target):
-            answer(target, pull, told)
-
-    def _in_routes(self, target: Broker) -> bool:
-        return target.leading is None or target is self.cluster.master()
+        if pull.offset == self.offsets[pull.queue]:
+            answer(target, pull, told, lambda: pull.offset == self.offsets[pull.queue])
 
     def _told(self, queue: int, next_offset: int | None) -> None:
         if next_offset is not None:

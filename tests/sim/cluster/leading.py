@@ -6,13 +6,15 @@ Replicas are served by the shipped `ReplicaStreams`, over the simulated network 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
 from broker.roles.steps import ControllerAnswer, KnownGroup
 from broker.roles.term import TermHandOver
+from broker.store.errors import StoreFailed
+from broker.store.state.state_kinds import StateChange
 from controller.replicas.group import AlterSyncStateSet, GroupView
 from remoting.protocol.frames.codes import ResponseCode
 from tests.sim.cluster.asking import understood
@@ -41,6 +43,8 @@ class Leading:
         )  # fmt: skip
         self.ask_again = broker.asking.again
         self._hand_over: TermHandOver | None = None
+        self._has_given_up = False
+        self.barrier = broker.cluster.build.barrier(self, lambda seconds, then: broker.after(seconds * 1_000, then))
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
@@ -69,6 +73,19 @@ class Leading:
             confirm = min(log.limit, log.end)
         while waiting and waiting[0][0] <= confirm:
             waiting.popleft()[1](True)
+
+    def append_state(self, changes: Sequence[StateChange]) -> int:
+        """Append a record of the broker's own."""
+        return int(self._opened.append_state(changes))
+
+    def when_confirmed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """Call back once everything below it is confirmed."""
+        if self.broker.log.confirm >= position:
+            callback(None)
+        elif self._has_given_up:
+            callback(StoreFailed("given up"))
+        else:
+            self._waiting.append((position, lambda is_safe: callback(None if is_safe else StoreFailed("given up"))))
 
     def may_answer(self) -> bool:
         """Whether readers get answers."""
@@ -150,9 +167,10 @@ class Leading:
     def give_up(self) -> None:
         """Waiting clients do not learn what becomes of their messages."""
         is_taken = self.is_held and "acknowledges-what-it-hands-over" in self.broker.flags
-        for _, answered in self._waiting:
+        self._has_given_up = True
+        waiting, self._waiting = self._waiting, deque()
+        for _, answered in waiting:
             answered(is_taken)
-        self._waiting.clear()
 
     def begin(self, former: int | None) -> None:
         """Serve replicas, and have what the log has by now flushed."""

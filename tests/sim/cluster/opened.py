@@ -21,6 +21,7 @@ Listener = Callable[[int], None]
 SEGMENT_BYTES = 2**31
 """The model has one file."""
 START_QUEUE, START_IDENT = 99, 500_000_000
+EPOCH_IDENTS = 1_000_000
 """Queue of the records with which elected masters begin, and what is added to their epochs."""
 
 
@@ -144,11 +145,10 @@ class OpenedLog:
     # -- a master's --------------------------------------------------------------------------------------------------
 
     def append_state(self, _changes: Sequence[StateChange]) -> int:
-        """The first record of an elected master: a message of a queue that nobody reads."""
-        position = self.log.end
-        self.log.append(START_QUEUE, START_IDENT + self._epoch, self._epoch)
+        """A record that changes nothing: a message of a queue that nobody reads; its end."""
+        self.log.append(START_QUEUE, START_IDENT + EPOCH_IDENTS * self._epoch + self.log.end, self._epoch)
         self.wrote()
-        return position
+        return self.log.end
 
     def wrote(self) -> None:
         """More is written: report it, and ask the disk for it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from broker.reading.read_barrier import Proved, ReadBarrier
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Reset
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
@@ -255,6 +256,13 @@ class VotesUnadmitted(GroupElection):
             self.admission.admitted = before
 
 
+class AsksNobody(ReadBarrier):
+    """A master takes for granted that it is the only one."""
+
+    def wait(self, then: Proved) -> None:
+        then(True)
+
+
 def _electing(flag: str) -> Build:
     return Build(frozenset({flag}), elects=True)
 
@@ -295,6 +303,7 @@ PLANTS: dict[str, Build] = {
     "two-votes-a-term": Build(elector=VotesAgain, elects=True),
     "wiped-brokers-vote": _electing("wiped-votes"),
     "votes-unadmitted": Build(election=VotesUnadmitted, elects=True),
+    "sends-back-without-proof": Build(barrier=AsksNobody, elects=True),
     "counts-less-than-a-majority": Build(majority=CountsTooFew, elects=True),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }

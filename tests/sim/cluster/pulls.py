@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.reading.pull_outcome import pull_outcome
+from broker.reading.pull_outcome import PullOutcome, pull_outcome
+from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import ReadResult
 from broker.store.index.run import Entries
 from remoting.native.vectors import column, full
@@ -89,25 +90,47 @@ class Shelf:
         )
 
 
-def answer(broker: Broker, wanted: Pull, told: Callable[[int | None], None]) -> None:
-    """Tell where the reader continues; None: ask another broker."""
+Told = Callable[[int | None], None]
+Found = ReadResult | UnreadableOffsets | None
+
+
+def answer(broker: Broker, wanted: Pull, told: Told, waits: Callable[[], bool]) -> None:
+    """Tell where the reader continues; None: ask another broker. `waits`: whether it still wants to know."""
     leading, build = broker.leading, broker.cluster.build
     if broker.opened is None or (leading is not None and not leading.may_answer()):
         told(None)
         return
-    if build.is_stored:
-        found = broker.log.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX)
-    else:
-        shelf = Shelf(broker.log, wanted.queue)
-        reader = build.reader(shelf, shelf, shelf, check=False)
-        found = reader.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX, None)
     if leading is None:
         is_sure = "replica-is-sure" in build.flags
     else:
         is_sure = broker.log.confirm >= leading.core.epoch_start or "new-master-is-sure" in build.flags
+    found = _found(broker, wanted)
     outcome = pull_outcome(found, wanted.offset, is_sure=is_sure)
+    if leading is None or not outcome.needs_proof:
+        _give(broker, wanted, found, outcome, told)
+        return
+
+    def proved(is_proven: bool) -> None:
+        if not is_proven or broker.leading is not leading or not waits():
+            told(None)
+            return
+        again = _found(broker, wanted)
+        _give(broker, wanted, again, pull_outcome(again, wanted.offset, is_sure=True, is_proven=True), told)
+
+    leading.barrier.wait(proved)
+
+
+def _found(broker: Broker, wanted: Pull) -> Found:
+    if broker.cluster.build.is_stored:
+        return broker.log.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX)
+    shelf = Shelf(broker.log, wanted.queue)
+    reader = broker.cluster.build.reader(shelf, shelf, shelf, check=False)
+    return reader.read(wanted.queue, wanted.offset, wanted.count_max, BYTES_MAX, None)
+
+
+def _give(broker: Broker, wanted: Pull, found: Found, outcome: PullOutcome, told: Told) -> None:
     is_found = isinstance(found, ReadResult) and outcome.next_offset == found.next_offset
-    decode = broker.log.decoded if build.is_stored else _decoded
+    decode = broker.log.decoded if broker.cluster.build.is_stored else _decoded
     records = list(map(decode, found.records)) if is_found else []
     broker.cluster.judge.pulled(broker, wanted, records, outcome.next_offset)
     told(outcome.next_offset)

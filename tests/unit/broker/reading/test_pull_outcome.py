@@ -30,5 +30,24 @@ def test_only_who_is_sure_moves_a_reader(
     found: ReadResult | UnreadableOffsets | None, sure: tuple[int, int], unsure: tuple[int, int]
 ) -> None:
     """A reader at 5, by the code of the answer and where it continues."""
-    outcomes = [pull_outcome(found, 5, is_sure=is_sure) for is_sure in (True, False)]
+    outcomes = [pull_outcome(found, 5, is_sure=is_sure, is_proven=True) for is_sure in (True, False)]
     assert [(outcome.code, outcome.next_offset) for outcome in outcomes] == [sure, unsure]
+
+
+@pytest.mark.parametrize(
+    ("found", "needs_proof"),
+    [
+        (ReadResult(OK, 5, 7, 2, 20, [RECORD, RECORD]), False),
+        (ReadResult(OK, 5, 5, 2, 5), False),
+        (ReadResult(OFFSET_TOO_LARGE, 5, 3, 2, 3), True),
+        (ReadResult(OFFSET_TOO_SMALL, 8, 9, 8, 20, [RECORD]), False),
+        (DAMAGE, False),
+        (None, True),
+    ],
+)
+def test_nobody_is_sent_back_without_proof(found: ReadResult | UnreadableOffsets | None, needs_proof: bool) -> None:
+    outcome = pull_outcome(found, 5, is_sure=True)
+    assert outcome.needs_proof == needs_proof
+    assert outcome.next_offset >= 5
+    assert not pull_outcome(found, 5, is_sure=True, is_proven=True).needs_proof
+    assert not pull_outcome(found, 5, is_sure=False).needs_proof, "there is nothing to prove yet"
