@@ -1,7 +1,9 @@
 """How far the queues of a selection reach, and how long the first message behind a batch has waited: the driver's view.
 
-Invariant: bounds are confirmed ends, so nothing that a failover could take back is ever planned; a broker that does not
-answer costs the waiting times and nothing else. Thread rule: one thread (the source's own process on the driver).
+Invariants: bounds are confirmed ends, so nothing that a failover could take back is ever planned. A new master, or one
+that is cut off, may know of less than was read before: that is no loss before it has proven that it is the only one. A
+broker that does not answer costs the waiting times and nothing else. Thread rule: one thread (the source's own process
+on the driver).
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ import contextlib
 from collections.abc import Mapping
 
 from remoting.protocol.bodies.pull_body import (
+    STATUS_OK,
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,
+    decode_multi_pull_reply,
     decode_range_pull_reply,
     encode_bounds_request,
+    encode_multi_pull,
     encode_range_pull,
 )
 from remoting.protocol.errors import LightMQError
@@ -131,6 +136,21 @@ class BoundsWatch:
         if reply.readers is not None:
             with contextlib.suppress(ValueError):
                 self.readers[reply.broker] = split_address(reply.readers)
+
+
+def prove_ends(positions: Positions, bounds: Mapping[QueueKey, Bounds], masters: Mapping[str, GroupMaster]) -> None:
+    """Raise BrokerUnreachable where a position lies behind a queue's end, and the master may not know of all there is.
+
+    MULTI_PULL calls an offset too large only with proof. Raises BrokerRefused too.
+    """
+    doubtful: dict[str, list[tuple[int, int, int, int]]] = {}
+    for key, position in positions.items():
+        if key in bounds and position > bounds[key].max:
+            doubtful.setdefault(key.broker, []).append((bounds[key].id, position, 1, 1))
+    for broker, wants in doubtful.items():
+        reply = masters[broker].ask(Command(RequestCode.MULTI_PULL, body=encode_multi_pull(wants)))
+        if any(queue.status == STATUS_OK for queue in decode_multi_pull_reply(reply.body)):
+            raise BrokerUnreachable(f"the master of {broker} does not know yet of all that was read before")
 
 
 QUEUES_ASKED_MAX = 16

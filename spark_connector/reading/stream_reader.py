@@ -53,7 +53,7 @@ from spark_connector.options.option_table import LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading import planner
-from spark_connector.reading.bounds import BoundsWatch, waiting_ms
+from spark_connector.reading.bounds import BoundsWatch, prove_ends, waiting_ms
 from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, total_behind
 from spark_connector.reading.planner import starting_positions
 from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select
@@ -287,6 +287,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._bounds = self._connected().wait(self._wait_ms(begin.positions))
             self._check_brokers(begin.positions)
+            prove_ends(begin.positions, self._bounds, self._connected().masters)
             found = self._next(begin, limit)
         except BrokerUnreachable as failure:
             self._outage.pause_after(failure)
@@ -340,6 +341,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._bounds = watch.read()
                 self._check_brokers(stop.positions)
+                prove_ends(stop.positions, self._bounds, watch.masters)
                 break
             except BrokerUnreachable as failure:
                 self._outage.pause_after(failure)

@@ -71,6 +71,8 @@ class ToyBroker:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.requests: list[int] = []
         self.faults: list[Callable[[Command], Command | None]] = []
+        self.unproven = 0
+        """How often it cannot tell yet that an offset lies behind the end of a queue."""
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -236,6 +238,10 @@ class ToyBroker:
             return pull_body.QueueRecords(want.queue_id, pull_body.STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
         if want.offset < queue.min:
             return pull_body.QueueRecords(queue.id, 1, queue.min, queue.min, queue.min, queue.max)
+        if want.offset > queue.max and not self.unproven:
+            status = pull_body.STATUS_OFFSET_TOO_LARGE
+            return pull_body.QueueRecords(queue.id, status, want.offset, queue.max, queue.min, queue.max)
+        self.unproven = max(0, self.unproven - (want.offset > queue.max))
         found: list[bytes] = []
         at, status = want.offset, 0
         for raw in queue.records[want.offset - queue.min :][: want.max_count]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+import pytest
 
 from remoting.protocol.bodies.pull_body import decode_bounds_reply, encode_bounds_reply
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
-from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.bounds import BoundsWatch, prove_ends
 from spark_connector.reading.selection import light_key, select
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
@@ -47,6 +49,24 @@ def test_readers_are_known_while_a_broker_has_some(broker: ToyBroker, read_optio
         broker.faults = [tell]
         watch.read()
         assert watch.readers == known
+
+
+def test_what_lies_behind_an_end_is_asked_for_until_the_master_is_certain(
+    broker: ToyBroker, read_options: Options
+) -> None:
+    broker.publish("plant/1", [b"a", b"b"])
+    options = read_options(mqttFilter="plant/1")
+    watch = BoundsWatch(options, select(options))
+    bounds = watch.read()
+    (key,) = bounds
+    asked = len(broker.requests)
+    prove_ends({key: 2}, bounds, watch.masters)
+    assert len(broker.requests) == asked, "nothing is doubtful"
+    broker.unproven = 1
+    with pytest.raises(BrokerUnreachable, match="does not know yet"):
+        prove_ends({key: 3}, bounds, watch.masters)
+    prove_ends({key: 3}, bounds, watch.masters)
+    assert broker.requests[asked:] == [RequestCode.MULTI_PULL] * 2
 
 
 def test_waiting_requests_have_what_was_seen(broker: ToyBroker, read_options: Options) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from spark_connector.errors import BrokerUnreachable, DataLost, OptionError
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
@@ -178,6 +179,45 @@ def test_a_shorter_log_is_refused(broker: ToyBroker, read_options: Options) -> N
     broker.queue("%LMQ%plant%2F1", 0).records.clear()
     with pytest.raises(DataLost, match="may be another log"):
         run.start().step()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_master_that_may_lack_what_was_read_is_no_loss(
+    broker: ToyBroker, read_options: Options, restarts: bool
+) -> None:
+    """It is new and has not confirmed everything, or is cut off from its successor; the query waits for more."""
+    run = Run(read_options(mqttFilter="plant/1", brokerwaitms="60000", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    engine = run.start()
+    engine.drain()
+    queue = broker.queue("%LMQ%plant%2F1", 0)
+    read, broker.unproven = list(queue.records), 1
+    del queue.records[5:]
+    engine = run.start() if restarts else engine
+    assert engine.step() == 0
+    assert not broker.unproven
+    queue.records[:] = read
+    publish(broker, "plant/1", range(10, 11))
+    assert engine.drain() == [1]
+
+
+def test_a_batch_is_planned_when_the_master_has_what_was_planned(broker: ToyBroker, read_options: Options) -> None:
+    run = Run(read_options(mqttFilter="plant/1", brokerwaitms="60000", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    assert run.start().step(fail=True) == -1
+    queue = broker.queue("%LMQ%plant%2F1", 0)
+    read, broker.unproven = list(queue.records), 1
+    del queue.records[5:]
+
+    def has_all_once_asked(command: Command) -> Command:
+        answer = broker.answer(command)
+        if command.code == RequestCode.MULTI_PULL:
+            queue.records[:] = read
+        return answer
+
+    broker.faults = [has_all_once_asked] * 9
+    assert bodies(run.start()) == numbers(range(10))
+    assert not broker.unproven
 
 
 def test_progress_reaches_the_consumer_group(broker: ToyBroker, read_options: Options) -> None:
