@@ -110,7 +110,6 @@ class PullRequests:
         results = self._read_all(wants)
         if not any(result.status == STATUS_OFFSET_TOO_LARGE for result in results):
             return self._pulled(command, results)
-
         if not self._tools.is_sure:
             return self._pulled(command, [_waiting(each) for each in results])
 

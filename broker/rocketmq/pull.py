@@ -1,8 +1,8 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
 
 Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the client's wait | offset outside the queue, or at
-damaged messages, 21 with the corrected one, but nobody is sent back before it is proven that no other master has shown
-more (`read_barrier`). A tag filter compares the tag itself, not its hash; an SQL92 filter is
+damaged messages, 21 with the corrected one. Nobody is sent back before it is proven that no other master has shown more
+(`read_barrier`); without proof that is a 19. A tag filter compares the tag itself, not its hash; an SQL92 filter is
 evaluated over the properties. Light queues are pulled by their name as topic, queue 0. The native core makes RocketMQ's
 layout of all records of an answer at once; a batch becomes its messages, of which an answer may have only the first or
 the last few.
