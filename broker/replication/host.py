@@ -64,6 +64,10 @@ class CopiedLog(Protocol):
         """Return the part at a position, None at the end. Raises LocalMisuse when it has expired."""
         ...
 
+    def look(self, position: int) -> None:
+        """Search what stands from a position on for damage, in the background."""
+        ...
+
 
 class WrittenLog(CopiedLog, Protocol):
     """A replica's log, which is written as its master's is."""

@@ -388,10 +388,11 @@ class ReplicaStreams:
                 other.abort(reason)
 
     def ready(self, stream: ReplicaStream, ready: Ready) -> Refusal | None:
-        """The replica has cut its log."""
+        """The replica has cut its log. It may have come again because it refused what stands there."""
         lead = self._known()
         refusal = lead.leader.ready(stream.number, ready, lead.extent(), self.now_ms())
         if refusal is None:
+            lead.store.replica.look(ready.position)
             self.refill(stream)
         return refusal
 

@@ -23,7 +23,7 @@ from broker.store.append.raw_part import RawPart
 from broker.store.append.replica_writer import ReplicaWriter, WholeGroups, raw_part
 from broker.store.append.writer import WritePath, Writer
 from broker.store.confirm_positions import ConfirmPositions, FlushTools, Listeners
-from broker.store.errors import CorruptIndex
+from broker.store.errors import CorruptIndex, CorruptLog
 from broker.store.index.index_flusher import IndexFlusher, room_maker
 from broker.store.index.queue_index import TAIL_NAME
 from broker.store.index.reader import Reader, TimeSearch
@@ -415,11 +415,19 @@ class ReplicaLog:
         return max(log.begin, min([each.start for each in self._parts.damage.known()], default=log.end))
 
     def raw(self, position: int, bytes_max: int) -> RawPart | None:
-        """Return the bytes from `position` on, None at the end of the log; see `raw_part`.
+        """Return the bytes from `position` on, None at the end of the log or of what can be walked; see `raw_part`.
 
         Raises LocalMisuse when `position` lies below the begin of the log.
         """
-        return raw_part(self._parts.opened.log, self._parts.opened.epochs, position, bytes_max)
+        try:
+            return raw_part(self._parts.opened.log, self._parts.opened.epochs, position, bytes_max)
+        except CorruptLog:
+            self.look(position)
+            return None
+
+    def look(self, position: int) -> None:
+        """Search what stands from `position` on for damage, in the background, as a pass over the log does."""
+        self._parts.damage.look(position)
 
     def append_raw(self, part: RawPart) -> int:
         """Take over the next bytes of the master's log; return where the log ends then.

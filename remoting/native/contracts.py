@@ -396,6 +396,9 @@ class Core:
     """(segment, base, from, to, index from, state from, maximum entries) -> (where it stopped, records, entries of
     records at or above `index from`, positions of those at or above `state from` that change state). All are positions.
     """
+    record_end: Callable[[memoryview, int, int, int, int], int]
+    """(segment, base, from, wanted, end) -> where the record ends that reaches `wanted`, or -1 where a size on the way
+    cannot be one; nothing else is checked."""
     survey: Callable[[memoryview, int, int, int], tuple[int, tuple[Column, ...], list[int]]]
     """(segment, base, from, to) -> (records, (queue id, queue offset, position, size, tag, count) per dispatch,
     positions of those that change state), without fillers. The records must be sound."""

@@ -15,7 +15,7 @@ def pure_core() -> Core:
     """Return the reference, in plain Python."""
     return Core(
         "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
-        scan.survey, scan.follow, scan.hash_spans, scan.topic_keys, scan.first_bad, scan.gather,
+        scan.record_end, scan.survey, scan.follow, scan.hash_spans, scan.topic_keys, scan.first_bad, scan.gather,
         runs.order_by_queue, runs.sort_entries, scan.KeyChunk, runs.RunTable,
         images.placed, images.topics, images.hidden, images.shown, delays.DueSpan, delays.DueHeap, delays.staged_images,
         rocketmq.stored, rocketmq.count_batch, rocketmq.sent, rocketmq.message_ids,
@@ -28,7 +28,7 @@ def compiled_core() -> Core:
 
     return Core(
         "compiled", ring.make_block, ring.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
-        scan.survey, scan.follow, scan.hash_spans, scan.topic_keys, scan.first_bad, scan.gather,
+        scan.record_end, scan.survey, scan.follow, scan.hash_spans, scan.topic_keys, scan.first_bad, scan.gather,
         runs.order_by_queue, runs.sort_entries, scan.KeyChunk, runs.RunTable,
         images.placed, images.topics, images.hidden, images.shown, delays.DueSpan, delays.DueHeap, delays.staged_images,
         rocketmq.stored, rocketmq.count_batch, rocketmq.sent, rocketmq.message_ids,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from broker.store.append.raw_part import RawPart
 from broker.store.append.writer import WritePath
-from broker.store.errors import CorruptIndex, StoreFailed
+from broker.store.errors import CorruptIndex, CorruptLog, StoreFailed
 from broker.store.log.commit_log import CommitLog, LogRepair, Segment, taken_groups
 from broker.store.log.epoch_file import Epoch, epoch_at, save_epochs, with_epoch
 from broker.store.placed import Placed
@@ -26,15 +26,12 @@ from remoting.native import core as native
 from remoting.native.contracts import Encoded, EntryBlock, Progress
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
-_NOTHING = 2**62
-"""A position from which on nothing is collected: the walk only finds where records end."""
-
 
 def raw_part(log: CommitLog, epochs: Sequence[Epoch], position: int, bytes_max: int) -> RawPart | None:
     """Return what stands from `position` on, None at the end of the log.
 
     Up to `bytes_max` bytes and the rest of the record that these end in. `position` is where a record begins. Raises
-    LocalMisuse below the begin of the log.
+    LocalMisuse below the begin of the log, CorruptLog where the sizes of its records cannot be right.
     """
     if position >= log.end:
         return None
@@ -46,7 +43,9 @@ def raw_part(log: CommitLog, epochs: Sequence[Epoch], position: int, bytes_max: 
     end = limit
     if position + bytes_max < limit:
         wanted = position + max(1, bytes_max)
-        end = native.core.collect(segment.view, segment.base, position, wanted, _NOTHING, _NOTHING, 1)[0]
+        end = native.core.record_end(segment.view, segment.base, position, wanted, limit)
+        if end < 0:
+            raise CorruptLog(segment.path, position, f"no records of {bytes_max} bytes follow each other there")
     at = position - segment.base
     return RawPart(position, segment.base, segment.size, epoch, segment.view[at : at + end - position])
 

@@ -3,7 +3,8 @@
 A clean start reads nothing below its checkpoint, and old messages may not be read for days. So one pass over the
 whole log begins when it is opened, and the next ones a day after the end of the one before. A writer reads
 `bytes_per_second` at most; a replica, which serves no readers, without that limit. Invariant of a pass: only what is
-flushed is read; each step is one bounded piece in the index thread; damage is reported once.
+flushed is read; each step is one bounded piece in the index thread; damage is reported once. One more piece is read
+where a replica begins to copy a master's log: it may come again because it has refused what stands there.
 
 Invariant of reading: a reader is never stuck and never led past messages in silence: it gets the messages in front of
 the damage, then one refusal that names queue, offsets, file and position and the offset behind, then the messages
@@ -146,6 +147,14 @@ def read_piece(log: CommitLog, view: memoryview, base: int, at: Progress, end: i
     return _from(behind, at.epoch), DamagedRange(at.position, behind, seen.reason or "no record ends there")
 
 
+def first_damage(log: CommitLog, view: memoryview, base: int, position: int, end: int) -> DamagedRange | None:
+    """Return the first damage in about a piece of the file from a record at `position` on and below `end`, or None."""
+    at, damage, stop = _from(position), None, min(position + PIECE_BYTES, end)
+    while damage is None and at.position < stop:
+        at, damage = read_piece(log, view, base, at, end)
+    return damage
+
+
 def _from(position: int, epoch: int = 0) -> Progress:
     return Progress(position, position, epoch, 0, 0, group_open=False)
 
@@ -179,6 +188,7 @@ class DamageWatch:
         self.quarantine = opened.quarantine
         self.reads_total = 0
         """Reads that met damage."""
+        self._is_looking = False
 
     def known(self) -> Sequence[DamagedRange]:
         """Return the damaged ranges of the log, as far as it has not expired."""
@@ -276,6 +286,26 @@ class DamageWatch:
                 "log_damage_found", file=str(self._path(damage.start)), position=damage.start,
                 bytes=damage.end - damage.start, reason=damage.reason, remedy=self._remedy,
             )  # fmt: skip
+
+    def look(self, position: int) -> None:
+        """Read a piece of the log from a record on, in the index thread: one at a time, and none with known damage."""
+        segment, end = self._log.segment_at(position), self._log.end
+        if segment is None or position >= end or self._is_looking:
+            return
+        end = min(segment.end, end)
+        if any(position <= each.start < min(end, position + PIECE_BYTES) for each in self.quarantine):
+            return
+        self._is_looking = True
+        self._thread.submit(
+            lambda: first_damage(self._log, segment.view, segment.base, position, end), self._found_first
+        )
+
+    def _found_first(self, damage: DamagedRange | None, error: Exception | None) -> None:
+        self._is_looking = False
+        if error is not None:
+            self._failed(error)
+        elif damage is not None:
+            self.scrubbed(damage)
 
     @property
     def _remedy(self) -> str:

@@ -159,6 +159,37 @@ def collect(
     return position, records, EntryBlock(packed, 0, filled), marks
 
 
+def record_end(
+    view,
+    base: cython.longlong,
+    position: cython.longlong,
+    wanted: cython.longlong,
+    end: cython.longlong,
+):
+    """Return where the record ends that `wanted` lies in; see `contracts.Core.record_end`."""
+    buffer: Py_buffer
+    head: cython.pointer(record_header)
+    total: cython.longlong
+    PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert base <= position, (base, position)
+        assert end - base <= buffer.len, (base, end)
+        while position < wanted:
+            total = 0
+            if end - position >= HEADER:
+                head = cython.cast(
+                    cython.pointer(record_header),
+                    cython.cast(cython.pointer(cython.char), buffer.buf) + (position - base),
+                )
+                total = head.total
+            if total < HEADER or total > end - position:
+                return -1
+            position += total
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return position
+
+
 @cython.cfunc
 @cython.exceptval(check=False)
 def _take_entries(head: cython.pointer(record_header), entry: cython.pointer(Entry)) -> cython.void:

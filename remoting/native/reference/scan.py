@@ -30,6 +30,7 @@ from remoting.protocol.records.record import (
     check_record,
 )
 
+_TOTAL = struct.Struct("<I")
 _DISPATCHES = tuple(struct.Struct("<" + "I4xQ" * n) for n in range(17))
 
 
@@ -85,6 +86,16 @@ def collect(
         assert total >= HEADER_SIZE, (position, total)
         position += total
     return position, records, EntryBlock(*columns), marks
+
+
+def record_end(view: memoryview, base: int, position: int, wanted: int, end: int) -> int:
+    """Return where the record ends that `wanted` lies in; see `contracts.Core.record_end`."""
+    while position < wanted:
+        total = _TOTAL.unpack_from(view, position - base)[0] if end - position >= HEADER_SIZE else 0
+        if not HEADER_SIZE <= total <= end - position:
+            return -1
+        position += total
+    return position
 
 
 def survey(view: memoryview, base: int, position: int, end: int) -> tuple[int, tuple[Column, ...], list[int]]:

@@ -531,6 +531,10 @@ class OpenedStore:
         """The part at a position."""
         return self.store.replica.raw(position, bytes_max)
 
+    def look(self, position: int) -> None:
+        """Search for damage."""
+        self.store.replica.look(position)
+
     # -- a replica's --------------------------------------------------------------------------------------------------
 
     @property

@@ -69,6 +69,9 @@ class MemoryLog:
     def raw(self, position: int, bytes_max: int) -> RawPart | None:
         raise AssertionError((position, bytes_max))
 
+    def look(self, position: int) -> None:
+        raise AssertionError(position)
+
     def append_raw(self, part: RawPart) -> int:
         if self.failure is not None:
             raise self.failure

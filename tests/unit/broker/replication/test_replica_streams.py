@@ -42,6 +42,7 @@ class MemoryLog:
         self.begin_position = self.end_position = self.confirm_position = self.kept = 0
         self.epochs = [(EPOCH, 0)]
         self.limit: int | None = 0
+        self.looked_at: list[int] = []
         self.positions = self.replica = self
         self._written: list[Callable[[int], None]] = []
         self._kept: list[Callable[[int], None]] = []
@@ -58,6 +59,9 @@ class MemoryLog:
     def raw(self, position: int, bytes_max: int) -> RawPart | None:
         data = memoryview(bytes(min(bytes_max, self.end_position - position)))
         return RawPart(position, 0, 1 << 30, EPOCH, data) if data else None
+
+    def look(self, position: int) -> None:
+        self.looked_at.append(position)
 
     def append(self, size: int) -> None:
         self.end_position += size
@@ -163,6 +167,16 @@ def test_a_broker_that_does_not_lead_says_so_and_closes() -> None:
     assert isinstance(answer, Refusal)
     assert answer.reason == NOT_MASTER
     assert (socket.end, world.streams.refused) == ("closed", 1)
+
+
+def test_what_a_replica_comes_for_is_searched_for_damage() -> None:
+    """It may have refused it before: a master learns of that no other way."""
+    world = World()
+    world.log.append(100)
+    socket = Socket(world)
+    socket.hello()
+    socket.stream.received(encode_ready(Ready(EPOCH, 40)))
+    assert world.log.looked_at == [40]
 
 
 def test_a_broker_about_to_lead_lets_its_replicas_wait() -> None:

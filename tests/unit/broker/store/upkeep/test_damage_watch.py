@@ -117,3 +117,36 @@ def test_the_next_start_knows_it(bench: StoreBench) -> None:
     bench.reopen()
     assert bench.store.end_position == end
     bench.close()
+
+
+def test_a_piece_is_read_where_somebody_asks(bench: StoreBench) -> None:
+    """As a master does for a replica that comes again; damage further on than a piece is for the passes."""
+    first, victim = of_queue(bench, 0)[2], of_queue(bench, 0)[4]
+    rot(bench, victim)
+    for outside in (bench.store.end_position, bench.store.end_position + 80):
+        bench.store.replica.look(outside)
+    bench.store.replica.look(victim.end)
+    drain(bench.store)
+    assert not bench.store.quarantined
+    bench.store.replica.look(first.position)
+    bench.store.replica.look(first.position)
+    drain(bench.store)
+    (known,) = bench.store.quarantined
+    assert (known.start, known.end) == (victim.position, victim.end)
+    bench.close()
+
+
+@pytest.mark.parametrize("size", [0, 40, 2**31])
+def test_a_size_that_cannot_be_one_is_damage_and_not_sent(bench: StoreBench, size: int) -> None:
+    """The pieces of a log for its replicas end where the sizes of its records say."""
+    victim = of_queue(bench, 0)[4]
+    path = bench.directory / "log" / "0".zfill(20)
+    with path.open("r+b") as file:
+        file.seek(victim.position)
+        file.write(size.to_bytes(4, "little"))
+    assert bench.store.replica.raw(0, victim.position).end == victim.position
+    assert bench.store.replica.raw(0, victim.position + 1) is None
+    drain(bench.store)
+    (known,) = bench.store.quarantined
+    assert known.start == victim.position
+    bench.close()

@@ -44,6 +44,8 @@ def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]],
     start = Progress(0, 0, epoch, 0, 0, group_open=False)
     view = memoryview(data)
     assert pure.scan(view, 0, 4096, start) == compiled.scan(view, 0, 4096, start)
+    for wanted in range(0, end, 72):
+        assert pure.record_end(view, 0, 0, wanted, end) == compiled.record_end(view, 0, 0, wanted, end)
     ours, theirs = (core.collect(clean, 0, 0, end, end // 3, end // 2, 50) for core in (pure, compiled))
     assert (ours[:2], ours[2].columns(), ours[3]) == (theirs[:2], theirs[2].columns(), theirs[3])
     ours, theirs = (core.survey(clean, 0, 0, end) for core in (pure, compiled))

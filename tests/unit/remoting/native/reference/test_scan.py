@@ -77,6 +77,22 @@ def test_first_bad_checks_size_and_position() -> None:
     assert native.core.first_bad(view, 0, [len(segment)], [80]) == 0
 
 
+def test_the_end_of_a_record_is_found_by_the_sizes() -> None:
+    segment, _ = log()
+    (_, second, *_), sizes = places(segment)
+    end = len(segment)
+    view = memoryview(segment)
+    assert native.core.record_end(view, 0, 0, 1, end) == second
+    assert native.core.record_end(view, 0, 0, second, end) == second
+    assert native.core.record_end(view, 0, 0, second + 1, end) == second + sizes[1]
+    assert native.core.record_end(view[second:], second, second, end, end) == end
+    assert native.core.record_end(view, 0, 0, second + sizes[1], second + sizes[1] - 8) == -1, "it ends behind the end"
+    for wrong in (0, 72, 2**32 - 8):
+        segment[second : second + 4] = wrong.to_bytes(4, "little")
+        assert native.core.record_end(memoryview(segment), 0, 0, second, end) == second
+        assert native.core.record_end(memoryview(segment), 0, 0, second + 1, end) == -1
+
+
 def test_collect_in_pieces() -> None:
     """At most this many entries at a time; marks are changes of state; the starts are respected."""
     segment, _ = log()
