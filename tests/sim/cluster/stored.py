@@ -239,7 +239,7 @@ class StoredLog:
         except (LightMQError, OSError) as error:
             raise Violation("every broker recovers", f"{self._broker.name}: {error}") from error
         self.was_opened()
-        self._known_damage = self.store.replica.sound_end if self.store.quarantined else UNLIMITED
+        self._known_damage = self._first_damage(self.store)
         self._note()
 
     def was_opened(self) -> None:
@@ -298,8 +298,17 @@ class StoredLog:
         if store is None or self._is_untouched:
             return False
         store.maintain(BEGIN_MS + int(self.world.now))
-        before, self._known_damage = self._known_damage, store.replica.sound_end if store.quarantined else UNLIMITED
+        before, self._known_damage = self._known_damage, self._first_damage(store)
         return self._known_damage < before
+
+    def _first_damage(self, store: LogStore) -> int:
+        """Where the first damage begins that the store knows of, which only a disk that was damaged may have."""
+        if not store.quarantined:
+            return UNLIMITED
+        if self._rotten is None:
+            known = [(each.start, each.end, each.reason) for each in store.quarantined]
+            raise Violation("no damage without a damaged disk", f"{self._broker.name} finds {known}")
+        return store.replica.sound_end
 
     # -- how it stands ------------------------------------------------------------------------------------------------
 
@@ -343,6 +352,8 @@ class StoredLog:
         while self._read_end < self.end:
             data = self.seen(self._read_end, self.end)
             total, magic, *_ = HEADER.unpack_from(data)
+            if total < HEADER.size:
+                raise Violation("a log is full of records", f"{self._broker.name} has none at {self._read_end}")
             if magic == MESSAGE:
                 self._records.append(self.decoded(memoryview(data)))
             self._read_end += total
