@@ -64,7 +64,7 @@ class CopiedLog(Protocol):
         """Return the part at a position, None at the end. Raises LocalMisuse when it has expired."""
         ...
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         """Search what stands from a position on for damage, in the background."""
         ...
 

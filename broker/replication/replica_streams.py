@@ -392,7 +392,7 @@ class ReplicaStreams:
         lead = self._known()
         refusal = lead.leader.ready(stream.number, ready, lead.extent(), self.now_ms())
         if refusal is None:
-            lead.store.replica.look(ready.position)
+            lead.store.replica.examine(ready.position)
             self.refill(stream)
         return refusal
 

@@ -422,12 +422,12 @@ class ReplicaLog:
         try:
             return raw_part(self._parts.opened.log, self._parts.opened.epochs, position, bytes_max)
         except CorruptLog:
-            self.look(position)
+            self.examine(position)
             return None
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         """Search what stands from `position` on for damage, in the background, as a pass over the log does."""
-        self._parts.damage.look(position)
+        self._parts.damage.examine(position)
 
     def append_raw(self, part: RawPart) -> int:
         """Take over the next bytes of the master's log; return where the log ends then.

@@ -188,7 +188,7 @@ class DamageWatch:
         self.quarantine = opened.quarantine
         self.reads_total = 0
         """Reads that met damage."""
-        self._is_looking = False
+        self._is_examining = False
 
     def known(self) -> Sequence[DamagedRange]:
         """Return the damaged ranges of the log, as far as it has not expired."""
@@ -287,21 +287,21 @@ class DamageWatch:
                 bytes=damage.end - damage.start, reason=damage.reason, remedy=self._remedy,
             )  # fmt: skip
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         """Read a piece of the log from a record on, in the index thread: one at a time, and none with known damage."""
         segment, end = self._log.segment_at(position), self._log.end
-        if segment is None or position >= end or self._is_looking:
+        if segment is None or position >= end or self._is_examining:
             return
         end = min(segment.end, end)
         if any(position <= each.start < min(end, position + PIECE_BYTES) for each in self.quarantine):
             return
-        self._is_looking = True
+        self._is_examining = True
         self._thread.submit(
             lambda: first_damage(self._log, segment.view, segment.base, position, end), self._found_first
         )
 
     def _found_first(self, damage: DamagedRange | None, error: Exception | None) -> None:
-        self._is_looking = False
+        self._is_examining = False
         if error is not None:
             self._failed(error)
         elif damage is not None:

@@ -97,7 +97,7 @@ class OpenedLog:
         epoch, data = self.log.raw(position, min(bytes_max, sound), self._epoch)
         return RawPart(position, 0, SEGMENT_BYTES, epoch, memoryview(data))
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         """Do nothing: where its damage begins is known."""
 
     # -- a replica's -------------------------------------------------------------------------------------------------

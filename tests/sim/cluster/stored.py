@@ -542,9 +542,9 @@ class OpenedStore:
         """The part at a position."""
         return self.store.replica.raw(position, bytes_max)
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         """Search for damage."""
-        self.store.replica.look(position)
+        self.store.replica.examine(position)
 
     # -- a replica's --------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class MemoryLog:
     def raw(self, position: int, bytes_max: int) -> RawPart | None:
         raise AssertionError((position, bytes_max))
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         raise AssertionError(position)
 
     def append_raw(self, part: RawPart) -> int:

@@ -60,7 +60,7 @@ class MemoryLog:
         data = memoryview(bytes(min(bytes_max, self.end_position - position)))
         return RawPart(position, 0, 1 << 30, EPOCH, data) if data else None
 
-    def look(self, position: int) -> None:
+    def examine(self, position: int) -> None:
         self.looked_at.append(position)
 
     def append(self, size: int) -> None:

@@ -124,12 +124,12 @@ def test_a_piece_is_read_where_somebody_asks(bench: StoreBench) -> None:
     first, victim = of_queue(bench, 0)[2], of_queue(bench, 0)[4]
     rot(bench, victim)
     for outside in (bench.store.end_position, bench.store.end_position + 80):
-        bench.store.replica.look(outside)
-    bench.store.replica.look(victim.end)
+        bench.store.replica.examine(outside)
+    bench.store.replica.examine(victim.end)
     drain(bench.store)
     assert not bench.store.quarantined
-    bench.store.replica.look(first.position)
-    bench.store.replica.look(first.position)
+    bench.store.replica.examine(first.position)
+    bench.store.replica.examine(first.position)
     drain(bench.store)
     (known,) = bench.store.quarantined
     assert (known.start, known.end) == (victim.position, victim.end)
