@@ -206,9 +206,10 @@ class LogStore:
         parts, site = self._parts, self._site
         try:
             self._dismantle()
-            change(Truncation(site.directory, self._log, parts.opened.epochs, site.faults, site.log))
+            cut = Truncation(site.directory, self._log, parts.opened.epochs, site.faults, site.log)
+            change(cut)
             self._log.close()
-            self._use(mount(site))
+            self._use(mount(site, whole_to=cut.whole_to))
         except BaseException as error:
             self._closed = True
             site.thread.close()

@@ -48,6 +48,7 @@ from broker.store.state.state_tables import SNAPSHOT, load_snapshot
 from broker.store.upkeep.damage import DamageWatch, Scrub
 from broker.store.upkeep.maintenance import Maintenance, Marks, Snapshots
 from broker.store.upkeep.retention import Append, Retention
+from remoting.native import core as native
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
@@ -126,11 +127,14 @@ class Parts:
         }
 
 
-def mount(site: Site) -> Parts:
-    """Recover the directory and make everything that works on it. Raises CorruptLog, LocalMisuse, OSError."""
+def mount(site: Site, *, whole_to: int = 0) -> Parts:
+    """Recover the directory and make everything that works on it; `whole_to` is where its log was just cut.
+
+    Raises CorruptLog, LocalMisuse, OSError.
+    """
     opened = Opening(
         site.directory, site.settings, site.faults, site.log, room_maker(site.thread, site.settings, site.faults),
-        site.role, site.passed,
+        site.role, site.passed, whole_to=whole_to,
     ).run()  # fmt: skip
     parts: Parts | None = None
     try:
@@ -256,15 +260,18 @@ class Truncation:
         self._epochs = epochs
         self._faults = faults
         self._events = events
+        self.whole_to = 0
+        """Where the log was cut, if a record ends there: what stands before is whole, unless it is damaged."""
 
     def cut_back(self, position: int) -> None:
         """Let the log end at `position`, which lies in it. Raises OSError."""
         log, kept = self._log, below(self._epochs, position)
         self._events.warning("log_truncated", position=position, dropped_bytes=log.end - position)
-        self._lower(position)
+        whole_to = position if self._ends_at(position, self._lower(position)) else 0
         keep_torn_tail(log, self._directory, position, self._last(self._epochs), self._events)
         self._faults.hit("truncate.log")
         LogRepair(log).truncate(position)
+        self.whole_to = whole_to
         self._faults.hit("truncate.epochs")
         self._settle(kept)
 
@@ -278,8 +285,16 @@ class Truncation:
         self._faults.hit("truncate.epochs")
         self._settle([])
 
-    def _lower(self, position: int) -> None:
-        """Remove every claim that there is a log from `position` on."""
+    def _ends_at(self, position: int, covered: int) -> bool:
+        """Whether a record ends there, by the sizes of those behind what the index covers; yes if these are damaged."""
+        segment = self._log.segment_at(position - 1)
+        if segment is None:
+            return False
+        start, end = max(covered, self._log.begin, segment.base), min(segment.end, self._log.end)
+        return native.core.record_end(segment.view, segment.base, start, position, end) in (position, -1)
+
+    def _lower(self, position: int) -> int:
+        """Remove every claim that there is a log from `position` on; returns up to where the index covers it."""
         _remove(self._directory / "index" / TAIL_NAME)
         self._faults.hit("truncate.tail")
         covered = lower_index(self._directory / "index", position)
@@ -293,6 +308,7 @@ class Truncation:
         save_checkpoint(self._directory, Checkpoint(epoch, durable, clean=False))
         self._faults.hit("truncate.mark")
         lower_mark(self._directory, Mark(epoch, durable))
+        return durable
 
     def _lower_snapshot(self, position: int) -> None:
         folder = self._directory / "state"

@@ -156,13 +156,14 @@ class Damage:
     reason: str
 
 
-def decide_end(scan: Scan, durable: int, *, keep_parts: bool = False) -> LogEnd | Damage:
+def decide_end(scan: Scan, durable: int, *, keep_parts: bool = False, whole_to: int = 0) -> LogEnd | Damage:
     """Return where the log ends, or the damage that prevents opening it.
 
     With `keep_parts` a group that was durable in part is no such damage: the log ends behind what is left of it.
+    `whole_to`: up to where there were whole records, though perhaps no whole groups.
     """
     assert scan.groups_end <= scan.records_end, scan
-    if scan.records_end < durable:
+    if scan.records_end < max(durable, whole_to):
         return Damage(scan.records_end, scan.reason or "the log ends there")
     if scan.groups_end < durable:
         if keep_parts:

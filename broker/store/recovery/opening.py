@@ -87,7 +87,11 @@ class Opening:
         make_room: RoomMaker,
         role: Role | None = None,
         passed: Passed | None = None,
+        *,
+        whole_to: int = 0,
     ) -> None:
+        """`whole_to`: this process has just cut the log there, so what fails before it is damage and no torn tail."""
+        self._whole_to = whole_to
         self._role = role or Role()
         self._passed = passed
         self._directory = directory
@@ -289,7 +293,7 @@ class Opening:
             log.end = start
             return Scan(start, start, "", self._known_epoch, 0, 0)
         scan, found = self._scan(start, durable)
-        end = decide_end(scan, durable, keep_parts=self._salvages)
+        end = decide_end(scan, durable, keep_parts=self._salvages, whole_to=self._whole_to)
         if isinstance(end, Damage):
             segment = log.segment_at(end.position)
             raise CorruptLog(segment.path if segment else log.directory, end.position, end.reason)
@@ -321,7 +325,8 @@ class Opening:
         sizes = {file.base: file.full_size for file in self._short}
         last = self._log.segments[-1] if self._log.segments else None
         room = 0 if last is None else last.base + sizes.get(last.base, last.size)
-        return scan_over_damage(self._log, start, durable if self._salvages else 0, self._quarantine, room)
+        known = max(durable, self._whole_to) if self._salvages else 0
+        return scan_over_damage(self._log, start, known, self._quarantine, room)
 
     def _quarantine_ranges(self, found: list[DamagedRange]) -> None:
         """Note new damage durably and loudly before anything relies on it; forget what has expired."""

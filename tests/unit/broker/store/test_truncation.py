@@ -89,6 +89,46 @@ def test_index_state_and_epochs_follow_the_log(tmp_path: Path) -> None:
     bench.close()
 
 
+@pytest.mark.parametrize("victim", [3, 14], ids=["among others", "the last one"])
+def test_damage_in_front_of_a_cut_is_no_torn_tail(tmp_path: Path, victim: int) -> None:
+    """What was flushed, and perhaps acknowledged, does not go with what is cut off: the damage is known then."""
+    master, bench = ReplicaBench(tmp_path / "master", epoch=1), ReplicaBench(tmp_path / "data", role="replica")
+    queue = master.store.queues.open(b"q")
+    ends = [master.store.append(message([queue], b"%04d" % number)).end_position for number in range(20)]
+    pull(master.store, bench.store, 4096)
+    bench.flush()
+    with (bench.directory / "log" / "0".zfill(20)).open("r+b") as file:
+        file.seek(ends[victim] - 8)
+        file.write(b"damaged!")
+    bench.store.replica.truncate(ends[14])
+    assert bench.store.end_position == ends[14]
+    (damage,) = bench.store.quarantined
+    assert (damage.start, damage.end) == (ends[victim - 1], ends[victim])
+    assert bench.store.replica.sound_end == ends[victim - 1]
+    bench.store.replica.truncate(ends[victim - 1])
+    assert not bench.store.quarantined
+    pull(master.store, bench.store, 4096)
+    bench.flush()
+    assert log_bytes(bench.directory) == log_bytes(master.directory)
+    master.close()
+    bench.close()
+
+
+def test_a_cut_within_a_group_is_no_damage(tmp_path: Path) -> None:
+    master, bench = ReplicaBench(tmp_path / "master", epoch=1), ReplicaBench(tmp_path / "data", role="replica")
+    queue = master.store.queues.open(b"q")
+    start = master.store.append(message([queue], b"whole")).end_position
+    master.store.append(*[message([queue], bytes(900)) for _ in range(4)], atomic=True)
+    first = master.store.replica.raw(start, 1_000)
+    assert first is not None
+    pull(master.store, bench.store, 4096)
+    bench.flush()
+    bench.store.replica.truncate(first.end)
+    assert (bench.store.end_position, list(bench.store.quarantined)) == (start, [])
+    master.close()
+    bench.close()
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_on_the_way_leaves_a_log_that_opens(tmp_path: Path, step: str) -> None:
     """Whatever was done by then: no damage is reported, epochs give the same cut, and it is repeated."""

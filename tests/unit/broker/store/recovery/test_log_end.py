@@ -46,6 +46,8 @@ def test_torn_tail_and_corruption() -> None:
     assert decide_end(scan(100, 60), 60) == LogEnd(60, 40)
     assert isinstance(decide_end(scan(100, 60), 61), Damage)
     assert decide_end(scan(100, 100, ""), 200) == Damage(100, "the log ends there")
+    assert decide_end(scan(100, 60), 60, whole_to=101) == Damage(100, "bad")
+    assert decide_end(scan(100, 60), 60, whole_to=100) == LogEnd(60, 40), "whole records of a group that is not"
 
 
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
