@@ -45,7 +45,7 @@ class ElectingPair(Cluster):
             controllers=self.controllers, store=STORE,
             replication=ReplicationConfig(
                 enabled=True, mode="dledger", members=members, port=0, acting_master=True, heartbeat_interval_ms=50,
-                heartbeat_timeout_ms=2_000, stream_heartbeat_ms=50, **replication,
+                heartbeat_timeout_ms=4_000, stream_heartbeat_ms=50, **replication,
             ),
         )  # fmt: skip
         app = self.brokers[number] = BrokerApp(config)
