@@ -95,7 +95,6 @@ class Serving:
         self.registration = self.broker.registration
         self._clock, self._registry, self._log = clock, registry, log
         self._upkeep: asyncio.Task[None] | None = None
-        self._announced = False
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -111,6 +110,8 @@ class Serving:
     def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
         """Clients reach us there: readers and registration begin."""
         self.tell_address(host, port)
+        if self.readers is not None:
+            self.readers.start()
         self.registration.start(controllers)
         link = self.registration.controllers
         if link is not None and any(controller != inprocess.ADDRESS for controller in controllers):
@@ -120,9 +121,6 @@ class Serving:
         """Where clients reach us."""
         identity = self.broker.tools.identity
         identity.host, identity.port = host, port
-        if self.readers is not None and not self._announced:
-            self.readers.start()
-        self._announced = True
 
     async def leave(self) -> None:
         """Leave the controllers and end the readers."""

@@ -27,6 +27,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.transport.signature import Signer
+from tests.processes.broker_group import BrokerGroup
 from tests.processes.rig import Process, Server, no_traceback
 
 pytestmark = [
@@ -83,6 +84,15 @@ def bounds(server: Server) -> QueueBoundsReply:
         return decode_bounds_reply(connection.request(Command(RequestCode.QUEUE_BOUNDS, body=body)).body)
 
 
+def pulled_by_reader(server: Server) -> int:
+    """How many messages the reader that it names has."""
+    told = bounds(server)
+    assert told.readers is not None
+    assert told.light is not None
+    with BlockingConnection.dial(told.readers) as connection:
+        return pull(connection, told.light.id).count
+
+
 def pull(connection: BlockingConnection, queue: int, offset: int = 0) -> PulledRange:
     body = encode_range_pull(queue, offset, 1 << 40, 1 << 20)
     return decode_range_pull_reply(connection.request(Command(RequestCode.RANGE_PULL, body=body)).body)
@@ -108,6 +118,27 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_the_readers_of_a_group_are_its_masters(tmp_path: Path) -> None:
+    """A replica starts none before it is the master."""
+    group = BrokerGroup(tmp_path, brokers=3, arguments={"broker": ["--readers", "1"]})
+    try:
+        for part in (*group.controllers, *group.brokers):
+            part.start()
+        master = group.settle()
+        publish(master, 20)
+        until(lambda: bounds(master).readers is not None)
+        assert pulled_by_reader(master) == 20
+        assert not any(children(each) for each in group.brokers if each is not master)
+        master.kill()
+        until(lambda: group.master() not in (None, master))
+        successor = group.settle()
+        publish(successor, 10)
+        until(lambda: bounds(successor).readers is not None)
+        assert pulled_by_reader(successor) == 30
+    finally:
+        group.end()
 
 
 def test_readers_serve_ranges_and_are_restarted(server: Server) -> None:
