@@ -42,13 +42,16 @@ class LogCopy:
         """Bytes that were confirmed here and are not in the master's log; in the safe mode there are none."""
         self.damaged_bytes = 0
         """Bytes from the first damage of the log on that were given up to be taken from the master again."""
-        self._damage_at = store.replica.sound_end if store.quarantined else None
+        self._damage_at = _first_damage(store)
         """Where the log is given up; damage that is found later is the next client's."""
         self._log = log
 
     def sound_extent(self) -> Extent:
         """The log up to its first damage: from there on the master's is taken."""
-        store, end = self.store, self._damage_at
+        store = self.store
+        if self._damage_at is not None and self._damage_at < store.begin_position:
+            self._damage_at = _first_damage(store)  # the former one has expired
+        end = self._damage_at
         if end is None:
             return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
         return Extent(store.begin_position, end, Epochs([each for each in store.replica.epochs if each[1] < end]))
@@ -87,6 +90,10 @@ class LogCopy:
             self.damaged_bytes += end - action.position
             self._damage_at = None
             self._log.warning("damaged_log_given_up", position=action.position, end=end)
+
+
+def _first_damage(store: FollowingLog) -> int | None:
+    return store.replica.sound_end if store.quarantined else None
 
 
 class MasterStream:
@@ -178,6 +185,8 @@ class MasterStream:
                 log_copy.write(action.transfer)
             elif isinstance(action, AdvanceConfirm):
                 log_copy.store.positions.limit_confirm(action.position)
+            elif isinstance(action, Cut) and action.position < log_copy.store.begin_position:
+                self.end("the damage to be cut off has expired")
             elif isinstance(action, (Cut, Reset)):
                 log_copy.cut(action)
                 self._following.continues(follower.epoch)

@@ -47,15 +47,20 @@ class MemoryLog:
     def __init__(self) -> None:
         self.begin_position = self.end_position = self.confirm_position = self.kept = 0
         self.epochs: list[tuple[int, int]] = []
-        self.quarantined: list[object] = []
+        self.damaged: list[int] = []
+        """Where damage begins."""
         self.limit: int | None = None
         self.failure: Exception | None = None
         self.positions = self.replica = self
         self._kept: list[Callable[[int], None]] = []
 
     @property
+    def quarantined(self) -> list[int]:
+        return [each for each in self.damaged if each >= self.begin_position]
+
+    @property
     def sound_end(self) -> int:
-        return self.end_position
+        return min([*self.quarantined, self.end_position])
 
     def on_written(self, listener: Callable[[int], None]) -> None:
         raise AssertionError(listener)
@@ -122,13 +127,13 @@ class Line:
 class Replica:
     """A process that follows a master."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: MemoryLog | None = None) -> None:
         self.now_ms = 0
         self.later: list[tuple[float, Callable[[], object]]] = []
         self.lines: list[Line] = []
         self.failures: list[Exception] = []
         self.superseded: list[int] = []
-        self.log = MemoryLog()
+        self.log = log or MemoryLog()
         host = StreamHost(
             now_ms=lambda: self.now_ms, later=lambda *timer: self.later.append(timer), soon=self._never,
             nonce=lambda: bytes(16), chance=lambda: 1.0, log=get_logger("test"),
@@ -167,6 +172,27 @@ def test_parts_are_written_and_acknowledged_once_they_are_kept() -> None:
     replica.log.flush()
     assert replica.line.heard() == [Ack(EPOCH, 60)]
     assert (replica.following.connected, replica.following.master_end) == (True, 100)
+
+
+def test_damage_that_expires_before_it_is_cut_off_costs_nothing() -> None:
+    """What is left of the log is sound; damage behind it is given up on the next connection."""
+    log = MemoryLog()
+    log.end_position, log.epochs, log.damaged = 100, [(EPOCH, 0)], [16, 80]
+    replica = Replica(log)
+    replica.line.stream.opened()
+    replica.line.stream.received(encode_greeting(Greeting(bytes(16))))
+    log.begin_position = 40
+    replica.line.stream.received(WELCOME)
+    (hello,) = replica.line.heard()
+    assert isinstance(hello, Hello)
+    assert (hello.begin, hello.end, log.end_position, replica.line.is_dropped) == (0, 16, 100, True)
+    replica.end()
+    replica.line.stream.opened()
+    replica.line.stream.received(encode_greeting(Greeting(bytes(16))) + WELCOME)
+    hello, ready, _ack = replica.line.heard()
+    assert isinstance(hello, Hello)
+    assert (hello.begin, hello.end, ready, log.end_position) == (40, 80, Ready(EPOCH, 80), 80)
+    assert not replica.failures
 
 
 def test_pauses_double_while_no_byte_comes() -> None:
