@@ -9,6 +9,8 @@
     ENDING   the role has ended    for a master Expect, CloseLog, OpenLog in the new role         OPENING
     OPENING  it stood still        for a master Expect: who waits may have come before            OPENING
     OPENING  the log is open       Lead, Serve, Announce; FollowMaster; ReportLoss                IN_ROLE
+    OPENING  a master's is damaged Lead alone: clients wait                                       IN_ROLE
+    IN_ROLE  nobody replaces it    Serve, Announce where that was left out                        IN_ROLE
     any      stop                  Refuse, EndRole; then ClosePorts, CloseLog                     STOPPED
 
 An order that comes in ENDING or OPENING is noted, and the newest of them is carried out instead of the present one as
@@ -17,7 +19,9 @@ meanwhile counts for the role that is being taken. After something was lost no e
 controllers decide again. An action that fails ends the node: the log may be neither open nor closed.
 
 Invariants: the log is open at most once, and nothing works on it while it is closed or opened; a broker refuses before
-it ends a role, leads before it serves, and is announced after it serves. At most one of the actions that take their
+it ends a role, leads before it serves, and is announced after it serves. A master whose log was opened with damage does
+not know all that its group has confirmed: it leads, so that another one can be chosen, and serves only where there is
+none. At most one of the actions that take their
 time (`EndRole`, `OpenLog`) is under way; its end is an event. Loop rule: one thread. Pure: `role_queue` carries the
 actions out in the order of `RoleOrders`.
 """
@@ -85,6 +89,11 @@ class LogOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class StaysMaster:
+    """No other broker is to be the master instead of this one, whose log was opened with damage."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoodStill:
     """The process made no turn for so long that what was sent to it before proves nothing."""
 
@@ -109,7 +118,10 @@ class Broken:
     """An action failed."""
 
 
-Event = Start | Ordered | Withdrawn | SetChanged | RoleEnded | LogOpened | StoodStill | DamageFound | Stop | Broken
+Event = (
+    Start | Ordered | Withdrawn | SetChanged | RoleEnded | LogOpened | StaysMaster | StoodStill | DamageFound | Stop
+    | Broken
+)  # fmt: skip
 
 
 # -- actions ----------------------------------------------------------------------------------------------------------
@@ -255,6 +267,8 @@ class GroupNode:
         self._former: int | None = None
         self._followed = ""
         """The address whose log is copied."""
+        self._withholds = False
+        """Whether it leads without serving, because its log is damaged."""
 
     def step(self, event: Event) -> Actions:
         """Take an event; what is to be done now, in this order."""
@@ -271,8 +285,8 @@ class GroupNode:
                 return self._opened(is_damaged=is_damaged)
             case Withdrawn():
                 self._void()
-            case StoodStill():
-                return (Expect(),) if self.phase is NodePhase.OPENING and self.epoch is not None else ()
+            case StoodStill() | StaysMaster():
+                return self._as_master(event)
             case DamageFound():
                 return self._damage_found()
             case Start() | Stop() | Broken():
@@ -288,6 +302,11 @@ class GroupNode:
             return ()
         self.phase = NodePhase.STOPPING
         return Refuse(event.address, event.epoch), EndRole(good_bye=True)
+
+    def _as_master(self, event: StoodStill | StaysMaster) -> Actions:
+        if isinstance(event, StaysMaster):
+            return self._serve() if self.phase is NodePhase.IN_ROLE and self._withholds else ()
+        return (Expect(),) if self.phase is NodePhase.OPENING and self.epoch is not None else ()
 
     # -- orders --------------------------------------------------------------------------------------------------------
 
@@ -366,7 +385,7 @@ class GroupNode:
         return *begun, *((Expect(),) if self.epoch is not None else ()), CloseLog(), *opens
 
     def _open(self) -> Actions:
-        self.phase = NodePhase.OPENING
+        self.phase, self._withholds = NodePhase.OPENING, False
         self.epoch = self._order.view.epoch if self._order is not None and self._order.is_master else None
         return (OpenLog(self.epoch),)
 
@@ -386,8 +405,14 @@ class GroupNode:
             return (*loss, Finish()) if self.changes else loss
         if not order.is_master:
             return *self._replicate(), Finish()
-        self._former = None
-        return Lead(order.view, former), Serve(order.view.epoch), Announce(), Finish()
+        self._former, self._withholds = None, is_damaged
+        served = () if is_damaged else self._serve()
+        return Lead(order.view, former), *served, Finish()
+
+    def _serve(self) -> Actions:
+        self._withholds = False
+        assert self.epoch is not None
+        return Serve(self.epoch), Announce()
 
 
 def _renewed(role: RoleChange | None, view: KnownGroup) -> RoleChange | None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.replication.leader import Acknowledge, LeaderSettings, Proposal, in_sync_of
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, in_sync_of
 from broker.replication.majority import Majority
 from broker.replication.replica_streams import ReplicaStreams
 from broker.roles.durability import DurabilityLog
@@ -51,22 +51,18 @@ class AppendAdmission:
     """Whether a master takes messages: enough replicas are in sync, and not too much waits for them."""
 
     def __init__(
-        self, term: MasterTerm, store: LogStore, now_ms: Callable[[], int], log: Any, *, unconfirmed_bytes_max: int
+        self, leader: Leader, store: LogStore, now_ms: Callable[[], int], log: Any, *, unconfirmed_bytes_max: int
     ) -> None:
         self.refused = 0
         """Requests refused because too few replicas were in sync."""
         self.refused_full = 0
         """Requests refused because too much waited for the replicas."""
-        self.refused_damaged = 0
-        """Requests refused because the log was opened with damage and another broker is to be the master."""
-        self._term, self._leader, self._store, self._now_ms, self._log = term, term.leader, store, now_ms, log
+        self._leader, self._store, self._now_ms, self._log = leader, store, now_ms, log
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
-        self._is_short = self._is_full = self._is_damaged = False
+        self._is_short = self._is_full = False
 
     def refusal(self) -> Refused | None:
         """Why messages are not taken now."""
-        if self._term.yields:
-            return self._damaged()
         if self._leader.accepts(self._now_ms()):
             self._is_short = False
             return self._full()
@@ -75,15 +71,6 @@ class AppendAdmission:
             self._is_short = True
             self._log.warning("in_sync_replicas_not_enough", members=sorted(in_sync_of(self._leader)))
         return Refused(ResponseCode.SYSTEM_BUSY, self.short_reason())
-
-    def _damaged(self) -> Refused:
-        self.refused_damaged += 1
-        if not self._is_damaged:
-            self._is_damaged = True
-            self._log.warning("master_opened_damaged", position=self._store.replica.sound_end)
-        return Refused(
-            ResponseCode.SYSTEM_BUSY, "this log is damaged; another broker in sync becomes the master: send again"
-        )
 
     def _full(self) -> Refused | None:
         """Why nothing more may wait for the replicas: what they do not take must not fill memory and disk."""
@@ -137,18 +124,20 @@ class MasterOfGroup:
         *,
         pauses: PauseWatch,
         doubt: Callable[[], None],
+        stay: Callable[[], None],
     ) -> None:
         """`pauses`: whether this broker may not be the master any more because it stood still; `doubt` is called when
-        that begins."""
+        that begins, `stay` when clients need not wait for another master any more (`MasterTerm.yields`)."""
         self.view = view
         self.leader = rules_of(config).begin(broker_id, view, store, streams.now_ms(), authority.majority(view.epoch))
         self._authority = authority
         self.ask_again, self.resign, self.doubt = authority.ask_again, authority.lost_something, doubt
+        self.stay = stay
         self.term = MasterTerm(
             self.leader, store, streams, pauses, self, log, interval_ms=config.replication.check_interval_ms
         )
         self.admission = AppendAdmission(
-            self.term, store, streams.now_ms, log, unconfirmed_bytes_max=config.replication.unconfirmed_bytes_max
+            self.leader, store, streams.now_ms, log, unconfirmed_bytes_max=config.replication.unconfirmed_bytes_max
         )
         self.in_sync = self.term.in_sync
         self._durability = DurabilityLog(config, self._members, log)

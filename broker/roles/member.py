@@ -36,6 +36,7 @@ from broker.roles.group_node import (
     LogOpened,
     OpenLog,
     RoleEnded,
+    StaysMaster,
     Unfollow,
 )
 from broker.roles.group_requests import GroupRequests
@@ -129,19 +130,19 @@ class MemberHost:
         manager, store, clients = self._manager, self._store, self._clients
         self._master = master = MasterOfGroup(
             self._config, self._broker_id, view, store, self._replicas.streams, manager, self._log,
-            pauses=manager.pauses, doubt=self._gate.doubt,
+            pauses=manager.pauses, doubt=self._gate.doubt, stay=partial(manager.queue.feed, StaysMaster()),
         )  # fmt: skip
         self.serving = serving = self._make_serving(store, may_answer=manager.pauses.may_answer)
         serving.tell_address(clients.host, clients.port)
         if self._config.replication.replica_reads:
             serving.broker.tools.identity.is_replica_read = master.has_replica
-        serving.start()
         return master
 
     def serve(self, epoch: int) -> None:
         """Hand the requests of clients to what answers them."""
         assert self.serving is not None
         assert self._master is not None
+        self.serving.start()
         refusal, may_answer = self._master.admission.refusal, self._manager.pauses.may_answer
         self._gate.serve(self.serving.handlers, epoch, refusal, may_answer)
 

@@ -161,11 +161,6 @@ def _declare_group(registry: Registry, member: MemberView) -> None:
         function=lambda: 0 if member.master is None else member.master.admission.refused_full,
     )
     counter(
-        "rocketmq_replica_damaged_refusals_total",
-        "Requests refused in this master's epoch because its log was opened with damage and another broker is in sync",
-        function=lambda: 0 if member.master is None else member.master.admission.refused_damaged,
-    )
-    counter(
         "rocketmq_replica_sent_bytes_total",
         "Log bytes sent to replicas",
         function=lambda: member.replicas.streams.sent_bytes,
@@ -232,6 +227,8 @@ def _role_reason(member: MemberView) -> str:
     steps, master, client = member.manager.steps, member.master, member.client
     if member.gate.serving and master is not None:
         return "" if master.leader.accepts(member.replicas.streams.now_ms()) else master.admission.short_reason()
+    if master is not None and master.term.yields:
+        return "this log was opened with damage, another broker in sync is to be the master"
     if client is not None:
         return "" if client.following.connected else f"the master's log at {client.following.address} is not followed"
     if steps.stage is RolePhase.RUNNING:

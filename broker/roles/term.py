@@ -10,7 +10,8 @@
 Invariants: nothing of the epoch is confirmed before replicas are served by its rules; each proposal is handed over
 once, and none while another one is open; one whose outcome is not certain stays required until a set is learnt, and
 after every outcome all is confirmed that the set then allows; a master resigns once, and only where another broker in
-sync has all that is confirmed; nothing is taken while a master hands over. Loop rule: the loop's thread. Pure: the
+sync has all that is confirmed; one that was opened with damage is not served while another broker is in sync; nothing
+is taken while a master hands over. Loop rule: the loop's thread. Pure: the
 world is that of `ReplicaStreams`, its timers too, and the log one that is led, so the simulation runs this code.
 """
 
@@ -56,6 +57,14 @@ SUMMONS = 20
 """How often it summons a successor in that time, in a group without controllers."""
 
 
+class SettledLog(WrittenLog, Protocol):
+    """A log that can go on without what its damaged ranges took."""
+
+    def settle_damage(self) -> None:
+        """Append what they took, as far as it is known."""
+        ...
+
+
 class LedLog(ServedLog, Protocol):
     """A log that is open for the epoch of its master."""
 
@@ -65,7 +74,7 @@ class LedLog(ServedLog, Protocol):
         ...
 
     @property
-    def replica(self) -> WrittenLog:
+    def replica(self) -> SettledLog:
         """Its bytes, epochs and first damage."""
         ...
 
@@ -120,6 +129,10 @@ class TermOwner(Protocol):
 
     def resign(self) -> None:
         """The log is damaged: let another broker be the master."""
+        ...
+
+    def stay(self) -> None:
+        """The log was opened with damage, and no other broker is to be the master: serve."""
         ...
 
 
@@ -191,17 +204,12 @@ class MasterTerm:
         self._wait = 0
         """The number of the pause before the next check."""
         self._is_due = self._has_resigned = self._is_over = False
-        self._was_damaged = bool(store.quarantined)
-        """Whether the log was opened with damage: what is lost may have told that an offset of a queue is taken."""
+        self.yields = bool(store.quarantined)
+        """Whether clients wait for another master: this log was opened with damage, and another broker is in sync.
 
-    @property
-    def yields(self) -> bool:
-        """Whether messages wait for another master: this log was opened with damage, and another broker is in sync.
-
-        That one becomes the master as soon as it follows, or leaves the set. Meanwhile nothing may be stored here that
-        takes offsets of the queues, which could be those of messages that only the damaged part told of.
+        That one becomes the master as soon as it follows, or leaves the set. Meanwhile nobody is served here: the
+        damaged part may have told that an offset of a queue is taken, how far a reader is, or that there is a queue.
         """
-        return self._was_damaged and len(self.leader.members.committed) > 1
 
     def begin(self, former: int | None) -> None:
         """Serve replicas; `former` was the master before: no other one would have been elected if it were there."""
@@ -219,6 +227,9 @@ class MasterTerm:
         self._intervals_s += [min(leader.settings.absence_ms / 1_000, interval_s), min(FIRST_CHECK_S, interval_s)]
         self._rest()
         self.later(self._pauses.limit_ms / 1_000 / TICKS, self._tick)
+        if self.yields:
+            self._log.warning("master_opened_damaged", position=self._store.replica.sound_end)
+            self._stay_if_alone()
 
     def end(self) -> None:
         """Confirm nothing more."""
@@ -247,6 +258,7 @@ class MasterTerm:
         if self._is_over:
             return False
         is_news = self.in_sync.learn(view)
+        self._stay_if_alone()
         self._decided()
         return is_news
 
@@ -312,6 +324,14 @@ class MasterTerm:
             self._has_resigned = True
             self._log.error("master_log_damaged", position=store.replica.sound_end, end=store.end_position)
             self._owner.resign()
+
+    def _stay_if_alone(self) -> None:
+        """Serve with a damaged log where no other broker in sync can be the master."""
+        if self.yields and len(self.leader.members.committed) == 1:
+            self.yields = False
+            self._log.warning("damaged_master_serves", reason="no other broker is in sync")
+            self._store.replica.settle_damage()
+            self._owner.stay()
 
     # -- doubts --------------------------------------------------------------------------------------------------------
 

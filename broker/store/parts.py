@@ -15,6 +15,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from broker.store.recovery.replayer import Passed
 from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import SNAPSHOT, load_snapshot
-from broker.store.upkeep.damage import DamageWatch, Scrub
+from broker.store.upkeep.damage import DamageWatch, Kept, Scrub
 from broker.store.upkeep.maintenance import Maintenance, Marks, Snapshots
 from broker.store.upkeep.retention import Append, Retention
 from remoting.native import core as native
@@ -139,11 +140,8 @@ def mount(site: Site, *, whole_to: int = 0) -> Parts:
     parts: Parts | None = None
     try:
         parts = _assembled(site, opened)
-        if not site.role.replica:
-            positions = parts.positions
-            parts.damage.settle(
-                opened.mending, _carrier(parts.writer), lambda: positions.take_flushed(opened.log.sync())
-            )
+        if not site.role.grouped:
+            parts.damage.settle(_carrier(parts.writer), partial(_flushed, parts))
     except BaseException:
         if parts is not None:
             parts.positions.close()
@@ -151,6 +149,11 @@ def mount(site: Site, *, whole_to: int = 0) -> Parts:
         opened.log.close()
         raise
     return parts
+
+
+def _flushed(parts: Parts, _end: int, kept: Kept) -> None:
+    parts.positions.take_flushed(parts.opened.log.sync())
+    kept(None)
 
 
 class _Foundation:
@@ -440,6 +443,13 @@ class ReplicaLog:
         except CorruptLog:
             self.examine(position)
             return None
+
+    def settle_damage(self) -> None:
+        """As the master of a group append what the damage took that the opening found: it goes on without it.
+
+        Until then the log does not have these changes, which another member's may contradict.
+        """
+        self._parts.damage.settle(_carrier(self._parts.writer), self._parts.confirm.when_confirmed)
 
     def examine(self, position: int) -> None:
         """Search what stands from `position` on for damage, in the background, as a pass over the log does."""

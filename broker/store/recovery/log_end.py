@@ -25,7 +25,7 @@ Thread rule: before the first append, or below a position that no longer changes
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -240,9 +240,9 @@ class Quarantine:
             self._ranges[:2] = [replace(first, end=second.end, settled=first.settled and second.settled)]
         return True
 
-    def settle(self) -> None:
-        """Note that what every range took has been appended again."""
-        self._ranges = [replace(each, settled=True) for each in self._ranges]
+    def settle(self, ranges: Collection[DamagedRange]) -> None:
+        """Note that what these took has been appended again."""
+        self._ranges = [replace(each, settled=each.settled or each in ranges) for each in self._ranges]
 
     def drop_before(self, begin: int) -> bool:
         """Forget ranges that have expired with the log; return whether there were any."""

@@ -15,6 +15,7 @@ Thread rule: loop thread; pieces are read and the file is written by the index t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,7 +164,9 @@ LOOK_ENTRIES_MAX = 65_536
 """Entries examined for the end of one damaged range; a longer one is reported in pieces."""
 _CHUNK_ENTRIES = 256
 Result = TypeVar("Result")
-Say = Callable[[Placed, Sequence[StateChange]], object]
+Say = Callable[[Placed, Sequence[StateChange]], int]
+"""Appends; returns where the log ends then."""
+Kept = Callable[[Exception | None], None]
 
 
 class DamageWatch:
@@ -186,6 +189,7 @@ class DamageWatch:
         self._failed = failed
         self._events = events
         self.quarantine = opened.quarantine
+        self._mending = opened.mending
         self.reads_total = 0
         """Reads that met damage."""
         self._is_examining = False
@@ -205,20 +209,29 @@ class DamageWatch:
             "damaged_reads_total": self.reads_total,
         }
 
-    def settle(self, mending: Sequence[StateChange], say: Say, flush: Callable[[], None]) -> None:
-        """Let `say` append what damage took, if there is any, and note it once `flush` has made that durable.
+    def settle(self, say: Say, kept: Callable[[int, Kept], object]) -> None:
+        """Let `say` append what the damage that the opening found took, if there is any, and note it once that is kept.
 
-        Where that fails, the next start does it.
+        `kept` calls back when everything below a position is. Where any of it fails, the next start does it.
         """
+        mending, self._mending = self._mending, []
         if not mending:
             return
+        ranges = list(self.quarantine)
         try:
-            say(Placed(), mending)
-            flush()
-            self.quarantine.settle()
-            save_quarantine(self._directory, self.quarantine)
+            kept(say(Placed(), mending), partial(self._settled, ranges))
         except (OSError, StoreError) as error:
-            self._events.error("log_damage_not_settled", error=str(error))
+            self._not_settled(error)
+
+    def _settled(self, ranges: Sequence[DamagedRange], error: Exception | None) -> None:
+        if error is not None:
+            self._not_settled(error)
+            return
+        self.quarantine.settle(ranges)
+        self._save()
+
+    def _not_settled(self, error: Exception) -> None:
+        self._events.error("log_damage_not_settled", error=str(error))
 
     def read(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None) -> ReadResult:
         """Do what `Reader.read` does, up to damage. Raises UnreadableOffsets when it begins at `offset` itself."""
@@ -335,9 +348,12 @@ class DamageWatch:
         """Add a range that is not known yet and have it saved; return whether it was added."""
         if not self.quarantine.add(damage):
             return False
+        self._save()
+        return True
+
+    def _save(self) -> None:
         known = list(self.quarantine)
         self._thread.submit(lambda: save_quarantine(self._directory, known), self._saved)
-        return True
 
     def _saved(self, _: Any, error: Exception | None) -> None:
         if error is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from broker.replication.leader import Leader, Proposal
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
+from broker.roles.group_node import StaysMaster
 from broker.roles.steps import ControllerAnswer, KnownGroup
 from broker.roles.term import TermHandOver
 from broker.store.errors import StoreFailed
@@ -49,7 +50,7 @@ class Leading:
     def append(self, queue: int, ident: int, answered: Answered) -> None:
         """Append a message; `answered` tells whether it is safe now."""
         broker, core = self.broker, self.core
-        if self.is_held or self.term.yields or not core.accepts(int(broker.world.now)):
+        if self.is_held or not core.accepts(int(broker.world.now)):
             answered(False)
             return
         offset, start, end = broker.log.append(queue, ident, core.epoch)
@@ -116,6 +117,10 @@ class Leading:
     def resign(self) -> None:
         """The log is damaged."""
         self.broker.lost_something()
+
+    def stay(self) -> None:
+        """The log is damaged, and no other broker is to be the master."""
+        self.broker.roles.feed(StaysMaster())
 
     def hand_over(self, to: int | None = None) -> None:
         """Let another broker be the master in order."""

@@ -147,6 +147,9 @@ class OpenedLog:
 
     # -- a master's --------------------------------------------------------------------------------------------------
 
+    def settle_damage(self) -> None:
+        """Do nothing: its damage takes no state."""
+
     def append_state(self, _changes: Sequence[StateChange]) -> int:
         """A record that changes nothing: a message of a queue that nobody reads; its end."""
         self.log.append(START_QUEUE, START_IDENT + EPOCH_IDENTS * self._epoch + self.log.end, self._epoch)

@@ -97,7 +97,8 @@ Found = ReadResult | UnreadableOffsets | None
 def answer(broker: Broker, wanted: Pull, told: Told, waits: Callable[[], bool]) -> None:
     """Tell where the reader continues; None: ask another broker. `waits`: whether it still wants to know."""
     leading, build = broker.leading, broker.cluster.build
-    if broker.opened is None or (leading is not None and not leading.may_answer()):
+    is_held = leading is not None and (broker.serving is not leading or not leading.may_answer())
+    if broker.opened is None or is_held:
         told(None)
         return
     if leading is None:

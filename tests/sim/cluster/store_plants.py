@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
+from broker.roles.group_node import Actions, GroupNode
 from broker.store import parts
 from broker.store.index import run
 from broker.store.log import commit_log
@@ -47,6 +48,13 @@ def _all_is_confirmed(opening: Opening, *_index_and_blocks: object) -> int:
     return opening._log.end
 
 
+class ServesDamaged(GroupNode):
+    """A master serves at once, whatever its log has lost."""
+
+    def _opened(self, *, is_damaged: bool) -> Actions:
+        return super()._opened(is_damaged=is_damaged and self.epoch is None)
+
+
 def _build(plant: Callable[[], AbstractContextManager[object]]) -> Build:
     return Build(is_stored=True, planted=plant)
 
@@ -60,6 +68,7 @@ PLANTS: dict[str, Build] = {
 }
 
 SELDOM: dict[str, Build] = {
+    "serves-damaged": Build(is_stored=True, elects=True, node=ServesDamaged),
     "index-not-cut": _build(partial(_instead, parts, "lower_index", _keeps_the_index)),
 }
 """Bugs that need several accidents at once: long runs show them."""

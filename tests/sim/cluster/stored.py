@@ -265,8 +265,7 @@ class StoredLog:
 
     def _note(self) -> None:
         """Note how the log stands."""
-        store = self.store
-        if store is not None:
+        if (store := self.store) is not None:
             self._begin, self._end = store.begin_position, store.end_position
             self._flushed, self._confirm = store.positions.flushed, store.confirm_position
             self._epochs = store.replica.epochs
@@ -436,8 +435,7 @@ class StoredLog:
 
     def kill(self) -> None:
         """The process ends, the machine does not."""
-        store = self.store
-        if store is not None:
+        if (store := self.store) is not None:
             self._let_go()
             if store._closed and not self._tail & descriptors(self._opened_in / "index" / "tail"):
                 return  # it lost its power in the middle of a cut
@@ -585,6 +583,10 @@ class OpenedStore:
         self._broker.cluster.judge.was_cut(self._broker)
 
     # -- a master's --------------------------------------------------------------------------------------------------
+
+    def settle_damage(self) -> None:
+        """Go on without what its damage took."""
+        self.store.replica.settle_damage()
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """The first record of an elected master."""

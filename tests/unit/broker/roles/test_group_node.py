@@ -35,6 +35,7 @@ from broker.roles.group_node import (
     Serve,
     SetChanged,
     Start,
+    StaysMaster,
     StoodStill,
     Stop,
     Suspend,
@@ -150,7 +151,26 @@ def test_a_log_that_opens_damaged_waits_for_the_controllers() -> None:
     master = GroupNode()
     for event in (Start(), LogOpened(), ordered(view(4)), RoleEnded()):
         master.step(event)
-    assert Serve(4) in master.step(LogOpened(is_damaged=True)), "a master resigns when another one has everything"
+    assert master.step(LogOpened(is_damaged=True)) == (Lead(view(4), None), Finish()), "nobody is served"
+
+
+def test_a_master_whose_log_opens_damaged_serves_where_no_other_one_can() -> None:
+    node = GroupNode()
+    for event in (Start(), LogOpened(), ordered(view(4)), RoleEnded(), LogOpened(is_damaged=True)):
+        node.step(event)
+    assert node.step(StaysMaster()) == (Serve(4), Announce())
+    assert node.step(StaysMaster()) == (), "it serves already"
+
+
+def test_a_damaged_master_that_is_replaced_serves_nobody() -> None:
+    node = GroupNode()
+    for event in (Start(), LogOpened(), ordered(view(4)), RoleEnded(), LogOpened(is_damaged=True), ordered(view(5, 2))):
+        node.step(event)
+    assert node.step(StaysMaster()) == (), "the role is being ended"
+    node.step(RoleEnded())
+    assert node.step(StaysMaster()) == ()
+    node.step(LogOpened())
+    assert node.step(StaysMaster()) == (), "it is a replica now"
 
 
 def test_a_master_whose_log_is_damaged_stays_until_it_is_replaced() -> None:
@@ -206,6 +226,8 @@ class Shell:
         self.leads = self.serves = self.follows = self.announced = 0
         self.suspends = False
         """Whether requests wait."""
+        self.withholds = False
+        """Whether the log was opened damaged, and another master is to come."""
         self.slow: Action | None = None
         self.feed(Start())
 
@@ -218,11 +240,16 @@ class Shell:
         """What is under way is done."""
         slow, self.slow = self.slow, None
         if isinstance(slow, OpenLog):
-            self.opened = slow.epoch or 0
+            self.opened, self.withholds = slow.epoch or 0, is_damaged
             self.feed(LogOpened(is_damaged=is_damaged))
         elif slow is not None:
             self.leads = self.follows = self.announced = 0
             self.feed(RoleEnded())
+
+    def stays(self) -> None:
+        """Nobody else is to be the master."""
+        self.withholds = False
+        self.feed(StaysMaster())
 
     def do(self, action: Action) -> None:
         match action:
@@ -251,7 +278,7 @@ class Shell:
                 assert self.opened == view.epoch
                 self.leads = view.epoch
             case Serve(epoch):
-                assert self.leads == epoch
+                assert (self.leads, self.withholds) == (epoch, False)
                 self.serves, self.suspends = epoch, False
             case Announce():
                 assert self.serves
@@ -263,8 +290,18 @@ class Shell:
 OTHERS = st.sampled_from([OWN, 2, 3, None])
 HAPPENS = st.one_of(
     OTHERS.map(lambda master: ("order", master)),
-    st.sampled_from([("end", False), ("end", False), ("end", True), ("set", None), ("damage", None), ("void", None)]),
+    st.sampled_from([("end", False), ("end", False), ("end", True)]),
+    st.sampled_from([("set", None), ("damage", None), ("void", None), ("stays", None)]),
 )
+
+
+def check_served(shell: Shell, epoch: int) -> None:
+    """As the master of this epoch, 0 for none, and at once where its log is sound."""
+    assert shell.leads == epoch
+    if epoch and shell.withholds:
+        assert (shell.serves, shell.announced, shell.suspends) == (0, 0, True)
+        shell.stays()
+    assert (shell.serves, shell.announced, shell.suspends) == (epoch, epoch, False)
 
 
 @given(st.lists(HAPPENS, max_size=40))
@@ -282,6 +319,8 @@ def test_in_the_end_the_newest_order_is_carried_out(happens: list[tuple[str, obj
         elif what == "set" and newest is not None:
             newest = replace(newest, view=replace(newest.view, set_epoch=newest.view.set_epoch + 1))
             shell.feed(SetChanged(newest.view))
+        elif what == "stays" and shell.leads:
+            shell.stays()
         elif what in ("damage", "void") and not shell.leads:
             newest = None
             shell.feed(DamageFound() if what == "damage" else Withdrawn())
@@ -290,8 +329,7 @@ def test_in_the_end_the_newest_order_is_carried_out(happens: list[tuple[str, obj
     assert shell.node.phase is NodePhase.IN_ROLE
     is_master = newest is not None and newest.is_master
     expected = newest.view.epoch if newest is not None and is_master else 0
-    assert (shell.leads, shell.serves, shell.announced) == (expected, expected, expected)
-    assert not shell.suspends
+    check_served(shell, expected)
     if newest is not None and not is_master and not newest.is_fenced:
         assert shell.follows == newest.view.epoch
     shell.feed(Stop("", epoch))

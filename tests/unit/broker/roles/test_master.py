@@ -30,11 +30,13 @@ class Group:
         self.asked: list[frozenset[int]] = []
         self.outcomes: list[Exception | ControllerAnswer] = []
         self.asked_again = 0
+        self.stays: list[int] = []
+        """Where the log ended when clients were to be served with damage."""
         self.set_epoch = 1
         self.master = MasterOfGroup(
             config, 1, KnownGroup(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server.streams,
             self, LOG, pauses=PauseWatch(1_000, self.server.streams.now_ms, lambda _paused_ms: None),
-            doubt=lambda: None,
+            doubt=lambda: None, stay=lambda: self.stays.append(self.store.end_position),
         )  # fmt: skip
 
     async def group_size(self) -> int:
@@ -183,8 +185,8 @@ async def test_what_waits_for_the_replicas_is_bounded(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_a_log_opened_with_damage_takes_nothing_while_another_broker_is_in_sync(tmp_path: Path) -> None:
-    """What the damaged part told of, offsets that are taken, is known there; when that one is gone, messages count."""
+async def test_a_log_opened_with_damage_is_not_served_while_another_broker_is_in_sync(tmp_path: Path) -> None:
+    """What the damaged part told of is known there, and the log says nothing else of it before that one is gone."""
     store = open_store(tmp_path / "1", "writer", 2)
     end = fill(store, b"q", 20)
     await until(lambda: store.positions.kept == end)
@@ -196,10 +198,9 @@ async def test_a_log_opened_with_damage_takes_nothing_while_another_broker_is_in
     group = Group(tmp_path / "1", {1, 2}, absence_limit_ms=300)
     assert group.store.quarantined
     await group.start()
-    refused = group.master.admission.refusal()
-    assert refused is not None
-    assert (refused.code, group.master.admission.refused_damaged) == (2, 1)
-    assert "damaged" in refused.remark
-    await until(lambda: group.master.leader.members.committed == {1})
-    assert group.master.admission.refusal() is None
+    assert (group.master.term.yields, group.stays, group.store.end_position) == (True, [], end)
+    await until(lambda: group.stays)
+    assert group.master.leader.members.committed == {1}
+    assert group.stays == [group.store.end_position] > [end], "what the damage took is said before anybody is served"
+    await until(lambda: all(each.settled for each in group.store.quarantined))
     await group.stop()

@@ -298,13 +298,15 @@ def test_neighbours_are_joined(new: tuple[int, int], expected: list[tuple[int, i
 
 
 def test_settled_and_expired(tmp_path: Path) -> None:
-    """Both survive in the file."""
-    ranges = Quarantine([DamagedRange(100, 200, "x"), DamagedRange(300, 400, "y")])
-    ranges.settle()
+    """Both survive in the file; a range that has grown meanwhile is not settled."""
+    known = [DamagedRange(100, 200, "x"), DamagedRange(300, 400, "y"), DamagedRange(500, 600, "z")]
+    ranges = Quarantine(known)
+    assert ranges.add(DamagedRange(600, 700, "z"))
+    ranges.settle(known)
     assert ranges.drop_before(200)
     assert not ranges.drop_before(399)
     save_quarantine(tmp_path, ranges)
-    assert list(load_quarantine(tmp_path)) == [DamagedRange(300, 400, "y", settled=True)]
+    assert list(load_quarantine(tmp_path)) == [DamagedRange(300, 400, "y", settled=True), DamagedRange(500, 700, "z")]
     assert (tmp_path / QUARANTINE).stat().st_mode & 0o077 == 0
 
 
