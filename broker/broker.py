@@ -88,7 +88,7 @@ class BrokerParts:
         self.subscriptions = SubscriptionFeature(self.tools, self.topics)
         self.retained = RetainedFeature(self.tools)
         self._open_mqtt(registry)
-        self.reading = ReadingFeature(self.tools, self.topics, may_answer)
+        self.reading = ReadingFeature(self.tools, self.topics, may_answer, registry)
         self.groups = ConsumerGroups(self.tools, self.topics)
         self.sink = SinkFeature(self.tools, self.topics, placement=self.publishing.placement, quota=self.retained.quota)
         self.transactions = TransactionFeature(

@@ -15,12 +15,15 @@ from remoting.batches.unpack import Unpacker
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
+    from runtime.metrics import Registry
 
 
 class ReadingFeature(Feature):
     """The requests with which proxies and Spark read."""
 
-    def __init__(self, tools: RequestTools, topics: TopicFeature, may_answer: Callable[[], bool]) -> None:
+    def __init__(
+        self, tools: RequestTools, topics: TopicFeature, may_answer: Callable[[], bool], registry: Registry
+    ) -> None:
         """`may_answer`: whether this broker's state is current; while it is not, no wait ends empty."""
         limits = tools.config.limits
         self.unpacker = Unpacker()
@@ -29,8 +32,13 @@ class ReadingFeature(Feature):
         )
         self.prove: Callable[[Proved], None] = unneeded
         """Whether no other master has shown more until now."""
+        self._proofs = registry.counter(
+            "rocketmq_read_proofs_total",
+            "Readers ahead of this master's log, by what became of the proof that no other master had shown more",
+            labels=("outcome",),
+        )
         if tools.config.replication.enabled:
-            self.prove = ReadBarrier(tools.store, _later).wait
+            self.prove = ReadBarrier(tools.store, _later, self._count_proof).wait
         self._requests = (
             PullRequests(tools, visible=topics.visible, prove=self.prove),
             BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls),
@@ -41,6 +49,9 @@ class ReadingFeature(Feature):
     def handlers(self) -> dict[int, Handler]:
         """MULTI_PULL, RANGE_PULL, RECORDS_AT, FILTERED_PULL, QUEUE_BOUNDS."""
         return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def _count_proof(self, outcome: str) -> None:
+        self._proofs.child(outcome).value += 1
 
     def status(self) -> dict[str, int]:
         """How many requests wait."""

@@ -29,6 +29,10 @@ WAIT_S = 1.0
 """How long a question waits for the proof."""
 WAITERS_MAX = 10_000
 
+PROVEN, LATE, GIVEN_UP, FULL = "proven", "late", "given_up", "full"
+"""What becomes of a question: proof; none within WAIT_S; none from this master, whose log confirms nothing more; none
+because too many wait."""
+
 Proved = Callable[[bool], None]
 """Called with True when there is proof, with False when nobody knows."""
 
@@ -48,24 +52,27 @@ class ConfirmedLog(Protocol):
 class _Asker:
     """One question, answered once."""
 
-    __slots__ = ("_then",)
+    __slots__ = ("then",)
 
     def __init__(self, then: Proved) -> None:
-        self._then: Proved | None = then
+        self.then: Proved | None = then
 
-    def answer(self, is_proven: bool) -> None:
-        """Tell who asked, the first time."""
-        then, self._then = self._then, None
-        if then is not None:
-            then(is_proven)
+
+def _nothing(_outcome: str) -> None:
+    """For who counts nothing."""
 
 
 class ReadBarrier:
     """Of one master's log."""
 
-    def __init__(self, log: ConfirmedLog, later: Callable[[float, Callable[[], None]], object]) -> None:
-        """`later` calls a function after so many seconds."""
-        self._log, self._later = log, later
+    def __init__(
+        self,
+        log: ConfirmedLog,
+        later: Callable[[float, Callable[[], None]], object],
+        count: Callable[[str], None] = _nothing,
+    ) -> None:
+        """`later` calls a function after so many seconds, `count` is called with the outcome of each question."""
+        self._log, self._later, self._count = log, later, count
         self._asked: list[_Asker] = []
         """Those for whom the next record is to be appended."""
         self._under_way: list[_Asker] = []
@@ -74,11 +81,11 @@ class ReadBarrier:
     def wait(self, then: Proved) -> None:
         """Call `then` when it is proven, or certain not to be soon, that no other master had shown more until now."""
         if len(self._asked) + len(self._under_way) >= WAITERS_MAX:
-            then(False)
+            self._answer(_Asker(then), FULL)
             return
         waiter = _Asker(then)
         self._asked.append(waiter)
-        self._later(WAIT_S, partial(waiter.answer, False))
+        self._later(WAIT_S, partial(self._answer, waiter, LATE))
         if not self._under_way:
             self._append()
 
@@ -96,9 +103,16 @@ class ReadBarrier:
         if error is not None:  # nothing more is confirmed here
             answered, self._asked = answered + self._asked, []
         for waiter in answered:
-            waiter.answer(error is None)
+            self._answer(waiter, PROVEN if error is None else GIVEN_UP)
         if self._asked and not self._under_way:
             self._append()
+
+    def _answer(self, asker: _Asker, outcome: str) -> None:
+        """Tell who asked, the first time."""
+        then, asker.then = asker.then, None
+        if then is not None:
+            self._count(outcome)
+            then(outcome == PROVEN)
 
 
 def unneeded(then: Proved) -> None:

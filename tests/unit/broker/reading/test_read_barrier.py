@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from broker.reading.read_barrier import WAIT_S, WAITERS_MAX, ReadBarrier, never, unneeded
+from broker.reading.read_barrier import FULL, GIVEN_UP, LATE, PROVEN, WAIT_S, WAITERS_MAX, ReadBarrier, never, unneeded
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.state.state_kinds import StateChange
 from remoting.client.connection import connect
@@ -51,12 +52,16 @@ class Rig:
     def __init__(self) -> None:
         self.log = Log()
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.barrier = ReadBarrier(self.log, lambda seconds, call: self.timers.append((seconds, call)))
+        self.barrier = ReadBarrier(self.log, lambda seconds, call: self.timers.append((seconds, call)), self._count)
+        self.outcomes: Counter[str] = Counter()
         self.told: list[tuple[str, bool]] = []
 
     def ask(self, *names: str) -> None:
         for name in names:
             self.barrier.wait(partial(self._told, name))
+
+    def _count(self, outcome: str) -> None:
+        self.outcomes[outcome] += 1
 
     def _told(self, name: str, is_proven: bool) -> None:
         self.told.append((name, is_proven))
@@ -84,6 +89,7 @@ def test_nobody_waits_longer_than_it_takes_and_is_told_once() -> None:
     rig.log.confirm()
     rig.timers[0][1]()
     assert rig.told == [("second", False), ("first", True)]
+    assert rig.outcomes == {LATE: 1, PROVEN: 1}
 
 
 def test_a_master_that_gives_up_proves_nothing_and_appends_nothing_more() -> None:
@@ -94,6 +100,7 @@ def test_a_master_that_gives_up_proves_nothing_and_appends_nothing_more() -> Non
     rig.log.fails = True
     rig.ask("third")
     assert rig.told[2:] == [("third", False)]
+    assert rig.outcomes == {GIVEN_UP: 3}
 
 
 def test_more_than_may_wait_are_told_at_once() -> None:
@@ -102,6 +109,7 @@ def test_more_than_may_wait_are_told_at_once() -> None:
     assert not rig.told
     rig.ask("one more")
     assert rig.told == [("one more", False)]
+    assert rig.outcomes == {FULL: 1}
 
 
 def test_where_there_is_nothing_to_prove_and_where_nothing_can_be() -> None:
@@ -126,6 +134,8 @@ async def test_a_master_that_nobody_follows_sends_no_reader_back(tmp_path: Path)
             assert (waits.code, waits.fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "5")
         (empty,) = await pull(connection, (queue, 5, 10, 9_999))
         assert (empty.status, empty.count, empty.next_offset, empty.max_offset) == (STATUS_OK, 0, 5, 1)
+        counted = master._member.serving.broker.reading._proofs.child
+        assert (counted(LATE).value, counted(PROVEN).value) == (3, 0)
         await other.stop()
         await group.add(number)
         await until(lambda: master._member.store.confirm_position == master._member.store.end_position)
