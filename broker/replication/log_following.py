@@ -46,11 +46,16 @@ class LogCopy:
         """Where the log is given up; damage that is found later is the next client's."""
         self._log = log
 
+    @property
+    def is_damage_expired(self) -> bool:
+        """Whether retention has removed what was to be given up: another extent is to be told."""
+        return self._damage_at is not None and self._damage_at < self.store.begin_position
+
     def sound_extent(self) -> Extent:
         """The log up to its first damage: from there on the master's is taken."""
         store = self.store
-        if self._damage_at is not None and self._damage_at < store.begin_position:
-            self._damage_at = _first_damage(store)  # the former one has expired
+        if self.is_damage_expired:
+            self._damage_at = _first_damage(store)
         end = self._damage_at
         if end is None:
             return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
@@ -185,7 +190,7 @@ class MasterStream:
                 log_copy.write(action.transfer)
             elif isinstance(action, AdvanceConfirm):
                 log_copy.store.positions.limit_confirm(action.position)
-            elif isinstance(action, Cut) and action.position < log_copy.store.begin_position:
+            elif isinstance(action, (Cut, Reset)) and log_copy.is_damage_expired:
                 self.end("the damage to be cut off has expired")
             elif isinstance(action, (Cut, Reset)):
                 log_copy.cut(action)

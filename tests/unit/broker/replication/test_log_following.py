@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 from broker.replication.follower import Follower, ReplicaIdentity
 from broker.replication.frames import (
     FROM_REPLICA,
@@ -174,7 +176,8 @@ def test_parts_are_written_and_acknowledged_once_they_are_kept() -> None:
     assert (replica.following.connected, replica.following.master_end) == (True, 100)
 
 
-def test_damage_that_expires_before_it_is_cut_off_costs_nothing() -> None:
+@pytest.mark.parametrize("begin", [0, 40], ids=["cut", "reset"])
+def test_damage_that_expires_before_it_is_cut_off_costs_nothing(begin: int) -> None:
     """What is left of the log is sound; damage behind it is given up on the next connection."""
     log = MemoryLog()
     log.end_position, log.epochs, log.damaged = 100, [(EPOCH, 0)], [16, 80]
@@ -182,7 +185,7 @@ def test_damage_that_expires_before_it_is_cut_off_costs_nothing() -> None:
     replica.line.stream.opened()
     replica.line.stream.received(encode_greeting(Greeting(bytes(16))))
     log.begin_position = 40
-    replica.line.stream.received(WELCOME)
+    replica.line.stream.received(encode_welcome(Welcome(EPOCH, begin, 100, [(EPOCH, 0)]), lambda _: NO_PROOF))
     (hello,) = replica.line.heard()
     assert isinstance(hello, Hello)
     assert (hello.begin, hello.end, log.end_position, replica.line.is_dropped) == (0, 16, 100, True)
