@@ -128,13 +128,13 @@ def check_passed_on(waiting: Future[Command]) -> None:
     assert (reply.code, "not the master" in (reply.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True), reply
 
 
-def check_whole(group: BrokerGroup, account: Account) -> None:
-    """All brokers are in sync again, with the same bytes, and with all that was acknowledged."""
+def check_whole(group: BrokerGroup, account: Account, count: int = 61) -> None:
+    """All brokers are in sync again, with the same bytes, and with all that was acknowledged: so many messages."""
     master = group.settle()
     account.send(group, 51, 10)
     group.wait_equal()
     assert HELD not in account.check(master)
-    assert len(account.numbers) == 61
+    assert len(account.numbers) == count
     assert len(set(group.logs())) == 1
     no_traceback(*group.brokers, *group.controllers)
 
@@ -209,6 +209,28 @@ def test_no_offset_is_given_twice_where_members_elect(tmp_path: Path, threads: T
         account.send(group, 31, 20)
         assert group.settle() is not rotten
         assert counted(rotten, "rocketmq_replica_damaged_bytes_total") > 0
+        check_whole(group, account)
+    finally:
+        group.end()
+
+
+def test_a_rotten_master_that_is_alone_gives_no_offset_twice(tmp_path: Path) -> None:
+    """It serves without the message that it lost; the broker that comes back has it, takes what follows, and leads."""
+    group = BrokerGroup(tmp_path, brokers=2, in_sync_min=1, arguments={"broker": WORDS})
+    master, rotten = group.brokers
+    try:
+        for part in (*group.controllers, *group.brokers):
+            part.start()
+        assert group.settle() is master
+        account = Account()
+        account.send(group, 0, 31)
+        flip_a_bit(rotten, tmp_path / f"{rotten.data.name}-data")
+        master.kill()
+
+        until(lambda: group.master() is rotten, "it does not serve")
+        account.send(group, 31, 20)
+        master.start()
+        until(lambda: group.master() is master, "the broker that has everything does not lead")
         check_whole(group, account)
     finally:
         group.end()

@@ -38,31 +38,34 @@ BEHIND_MAX = 1 << 32
 
 
 class FormerTail:
-    """The confirmed ends of the tail at `path`: a copy, so that a new tail can have the space of the file."""
+    """The ends of queues in the tail at `path`: a copy, so that a new tail can have the space of the file."""
 
     def __init__(self, path: Path) -> None:
-        self._confirmed: Column | None = None
+        self._ends: Column | None = None
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 rows = rows_of(memoryview(data))
                 if rows is not None:
-                    self._confirmed = rows[CONFIRMED::ROW_WORDS].astype("q")
+                    self._ends = rows[NEXT::ROW_WORDS].astype("q")
                 del rows  # nothing may refer to the map when it is closed
         except (OSError, ValueError):  # there is none, or it is empty
             return
 
-    def confirmed_beyond(self, next_offsets: Column) -> list[tuple[int, int]]:
-        """Return (queue id, its confirmed end) of the queues that were confirmed beyond `next_offsets`."""
-        if self._confirmed is None:
+    def taken_beyond(self, next_offsets: Column) -> list[tuple[int, int]]:
+        """Return (queue id, its end) of the queues of which offsets were taken beyond `next_offsets`, confirmed or not.
+
+        A replica learns late what is confirmed; others may have shown it before.
+        """
+        if self._ends is None:
             return []
-        count = min(len(self._confirmed), len(next_offsets))
-        confirmed = self._confirmed[:count]
-        behind = within(confirmed - next_offsets[:count], 1, BEHIND_MAX)
-        return [(queue, confirmed[queue]) for queue in nonzero(behind)]
+        count = min(len(self._ends), len(next_offsets))
+        ends = self._ends[:count]
+        behind = within(ends - next_offsets[:count], 1, BEHIND_MAX)
+        return [(queue, ends[queue]) for queue in nonzero(behind)]
 
     def close(self) -> None:
         """Free the copy; nothing can be read afterwards."""
-        self._confirmed = None
+        self._ends = None
 
 
 TAIL_NAME = "tail"

@@ -8,8 +8,8 @@ the records that make up for it:
 - State that a snapshot still has and whose record is damaged is appended again; a damaged retained message is deleted.
 - A queue that has records but no creation gets a placeholder name, and its id is never given to another queue.
 - Ids that may have been given out in the damaged bytes are skipped.
-- A queue whose last offsets were in the damage continues at its confirmed end, as far as the former tail file has it;
-  the offsets between are a hole, so that no offset a consumer has seen is used for another message.
+- A queue whose last offsets were in the damage continues at its end, as far as the former tail file has it; the offsets
+  between are a hole, so that no offset a consumer has seen, or another broker has, is used for another message.
 
 Invariants: replaying gives what the writer had, every dispatched offset is the queue's next one; once the changes of
 `mend` are in the log, the log alone leads to the same names and offsets. Thread rule: before the first append, and on
@@ -247,11 +247,11 @@ def mend(
     changes = [change for gap in [(0, begin), *gaps] for change in _written_in(tables, index, gap)]
     nameless = [] if seen is None else _nameless(index, tables, seen, gaps[0][0])
     changes += [_queue(PLACEHOLDER % queue, queue, index.next_offset(queue)) for queue in nameless]
-    for queue, confirmed in former.confirmed_beyond(index.tail.row_column(NEXT)[: index.queue_count]):
+    for queue, end in former.taken_beyond(index.tail.row_column(NEXT)[: index.queue_count]):
         name, newest = tables.queues.name(queue), _newest_position(index, queue)
         if name is not None and newest < gaps[-1][1]:  # a run may know records that lie in the damage
-            replayer.add_hole(queue, confirmed, max(newest, gaps[-1][0]))
-            changes.append(_queue(name, queue, confirmed))
+            replayer.add_hole(queue, end, max(newest, gaps[-1][0]))
+            changes.append(_queue(name, queue, end))
     lost_bytes = sum(end - start for start, end in gaps)
     skipped = min(lost_bytes // CREATION_BYTES_MIN, SKIPPED_IDS_MAX)
     highest = max([tables.queues.next_id, *(queue + 1 for queue in nameless)])

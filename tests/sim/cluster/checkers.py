@@ -78,6 +78,9 @@ class Judge:
         """A broker tells everybody that it is the master."""
         if broker.serving is None or broker.leading is not broker.serving:
             raise Violation("who is announced serves", broker.name)
+        others = broker.leading.core.members.committed - {broker.ident}
+        if broker.knows_damage() and others:
+            raise Violation("nobody is served from a damaged log", f"{broker.name}, while {others} are in sync")
 
     def answers(self, broker: Broker, end: int) -> None:
         """A reader learns that the confirmed part ends at `end`."""

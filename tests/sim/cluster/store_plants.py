@@ -65,10 +65,8 @@ PLANTS: dict[str, Build] = {
     "names-of-files-not-flushed": _build(partial(_instead, commit_log, "fsync_dir", _nothing)),
     "mark-not-cut": _build(partial(_instead, parts, "lower_mark", _nothing)),
     "starts-with-all-confirmed": _build(partial(_instead, Opening, "_hide", _all_is_confirmed)),
-    "serves-damaged": Build(is_stored=True, elects=True, node=ServesDamaged),
+    "serves-damaged": Build(is_stored=True, node=ServesDamaged),
 }
-RARE = {"serves-damaged": 9_800_080}
-"""Where the search for a bug begins that few schedules show."""
 
 SELDOM: dict[str, Build] = {
     "index-not-cut": _build(partial(_instead, parts, "lower_index", _keeps_the_index)),

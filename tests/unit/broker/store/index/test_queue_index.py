@@ -198,14 +198,14 @@ def test_confirmed_ends_outlive_the_process(tmp_path: Path) -> None:
     bench.close()
     former = FormerTail(path)
     path.unlink()
-    assert former.confirmed_beyond(following) == []
+    assert former.taken_beyond(following) == []
     following[first] = 2
-    assert former.confirmed_beyond(following) == [(first, 5)]
+    assert former.taken_beyond(following) == [(first, 5)]
     following[:] = 0
-    assert former.confirmed_beyond(following) == [(first, 5)]
+    assert former.taken_beyond(following) == [(first, 5)]
     assert second == 1
     former.close()
-    assert former.confirmed_beyond(following) == []
+    assert former.taken_beyond(following) == []
 
 
 def test_invalid_files_say_nothing(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_invalid_files_say_nothing(tmp_path: Path) -> None:
 
     path = tmp_path / "tail"
     none = empty(4, "q")
-    assert FormerTail(path).confirmed_beyond(none) == []
+    assert FormerTail(path).taken_beyond(none) == []
     for data in (b"", b"x" * 100, b"x" * 10_000, b"LMQTAIL2" + b"\xff" * 5_000):
         path.write_bytes(data)
-        assert FormerTail(path).confirmed_beyond(none) == []
+        assert FormerTail(path).taken_beyond(none) == []
