@@ -21,9 +21,8 @@ controllers decide again. An action that fails ends the node: the log may be nei
 Invariants: the log is open at most once, and nothing works on it while it is closed or opened; a broker refuses before
 it ends a role, leads before it serves, and is announced after it serves. A master whose log was opened with damage does
 not know all that its group has confirmed: it leads, so that another one can be chosen, and serves only where there is
-none. At most one of the actions that take their
-time (`EndRole`, `OpenLog`) is under way; its end is an event. Loop rule: one thread. Pure: `role_queue` carries the
-actions out in the order of `RoleOrders`.
+none. At most one of the actions that take their time (`EndRole`, `OpenLog`) is under way; its end is an event. Loop
+rule: one thread. Pure: `role_queue` carries the actions out in the order of `RoleOrders`.
 """
 
 from __future__ import annotations

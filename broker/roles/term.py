@@ -10,9 +10,9 @@
 Invariants: nothing of the epoch is confirmed before replicas are served by its rules; each proposal is handed over
 once, and none while another one is open; one whose outcome is not certain stays required until a set is learnt, and
 after every outcome all is confirmed that the set then allows; a master resigns once, and only where another broker in
-sync has all that is confirmed; one that was opened with damage is not served while another broker is in sync; nothing
-is taken while a master hands over. Loop rule: the loop's thread. Pure: the
-world is that of `ReplicaStreams`, its timers too, and the log one that is led, so the simulation runs this code.
+sync has all that is confirmed; nobody is served from a log that was opened with damage while another broker is in sync;
+nothing is taken while a master hands over. Loop rule: the loop's thread. Pure: the world is that of `ReplicaStreams`,
+its timers too, and the log one that is led, so the simulation runs this code.
 """
 
 from __future__ import annotations
