@@ -84,6 +84,16 @@ class Account:
         return stored
 
 
+def filled(group: BrokerGroup) -> Account:
+    """Start it, and send the first 31 messages."""
+    for part in (*group.controllers, *group.brokers):
+        part.start()
+    group.settle()
+    account = Account()
+    account.send(group, 0, 31)
+    return account
+
+
 def counted(broker: Broker, name: str) -> int:
     found = re.search(rb"^%b (\d+)" % name.encode(), broker.page("/metrics"), re.MULTILINE)
     assert found
@@ -193,11 +203,8 @@ def test_no_offset_is_given_twice_where_members_elect(tmp_path: Path, threads: T
     for broker, interval_ms in ((master, 20), (rotten, 150), (sound, 3_000)):
         broker.arguments += ["--set", f"broker.replication.election_interval_ms={interval_ms}"]
     try:
-        for part in (*group.controllers, *group.brokers):
-            part.start()
-        assert group.settle() is master
-        account = Account()
-        account.send(group, 0, 31)
+        account = filled(group)
+        assert group.master() is master
         group.wait_equal()
         flip_a_bit(rotten, tmp_path / f"{rotten.data.name}-data")
         master.kill()
@@ -219,11 +226,8 @@ def test_a_rotten_master_that_is_alone_gives_no_offset_twice(tmp_path: Path) -> 
     group = BrokerGroup(tmp_path, brokers=2, in_sync_min=1, arguments={"broker": WORDS})
     master, rotten = group.brokers
     try:
-        for part in (*group.controllers, *group.brokers):
-            part.start()
-        assert group.settle() is master
-        account = Account()
-        account.send(group, 0, 31)
+        account = filled(group)
+        assert group.master() is master
         flip_a_bit(rotten, tmp_path / f"{rotten.data.name}-data")
         master.kill()
 

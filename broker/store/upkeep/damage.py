@@ -15,7 +15,6 @@ Thread rule: loop thread; pieces are read and the file is written by the index t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,7 +188,8 @@ class DamageWatch:
         self._failed = failed
         self._events = events
         self.quarantine = opened.quarantine
-        self._mending = opened.mending
+        self._mending, self._mended = opened.mending, tuple(opened.quarantine)
+        """What the damage took that the opening knows of, and that damage; more may be found before it is appended."""
         self.reads_total = 0
         """Reads that met damage."""
         self._is_examining = False
@@ -217,17 +217,16 @@ class DamageWatch:
         mending, self._mending = self._mending, []
         if not mending:
             return
-        ranges = list(self.quarantine)
         try:
-            kept(say(Placed(), mending), partial(self._settled, ranges))
+            kept(say(Placed(), mending), self._settled)
         except (OSError, StoreError) as error:
             self._not_settled(error)
 
-    def _settled(self, ranges: Sequence[DamagedRange], error: Exception | None) -> None:
+    def _settled(self, error: Exception | None) -> None:
         if error is not None:
             self._not_settled(error)
             return
-        self.quarantine.settle(ranges)
+        self.quarantine.settle(self._mended)
         self._save()
 
     def _not_settled(self, error: Exception) -> None:
