@@ -11,7 +11,6 @@ from pathlib import Path
 from tests.support.tree import PACKAGES, ROOT
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-RECORD_BASES = {"NamedTuple", "TypedDict", "Struct", "Enum", "IntEnum", "StrEnum", "IntFlag", "Flag"}
 
 
 @dataclass
@@ -192,37 +191,6 @@ def is_error(one: Class) -> bool:
 def is_interface(one: Class) -> bool:
     """Whether it is a protocol: classes implement it without inheriting from it."""
     return "Protocol" in {base.rpartition(".")[2] for base in one.bases}
-
-
-def public_calls(one: Class) -> set[str]:
-    """What may be called or read from outside: methods and properties, inherited ones of the product included."""
-    named = {method.name for each in [one, *ancestors(one)] for method in each.methods}
-    return {name for name in named if not name.startswith("_")}
-
-
-def fields(one: Class) -> set[str]:
-    """What an instance carries: attributes set through `self` and those annotated in the body, inherited ones too."""
-    found: set[str] = set()
-    for each in [one, *ancestors(one)]:
-        for node in each.node.body:
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                found |= set() if last_name(node.annotation) == "ClassVar" else {node.target.id}
-        for method in each.methods:
-            found |= {
-                node.attr
-                for node in ast.walk(method)
-                if isinstance(node, ast.Attribute)
-                and isinstance(node.ctx, ast.Store)
-                and isinstance(node.value, ast.Name)
-                and node.value.id == "self"
-            }
-    return found
-
-
-def is_record(one: Class) -> bool:
-    """Whether it only bundles values: a declared table of fields with next to nothing to call."""
-    declared = "dataclass" in one.decorators or outer_bases(one) & RECORD_BASES
-    return bool(declared) and len(public_calls(one)) <= 4
 
 
 @cache
