@@ -24,10 +24,10 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
 from remoting.client.blocking import BlockingConnection
+from remoting.protocol.addresses import split_address
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
-from remoting.transport.failures import split_address
 from spark_connector.brokers import masters_at
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.avro import AvroDecoder, plan_avro

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from mqtt_proxy.link import Link
 from remoting import clock
 from remoting.client.connection import ReconnectingConnection
+from remoting.protocol.addresses import split_address
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     WITH_REPLICAS_FIELD,
@@ -34,7 +35,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Dial
-from remoting.transport.failures import checked, split_address
+from remoting.transport.failures import checked
 
 FRESH_S = 10.0
 """How long a list of replicas is used before the controllers are asked for another one."""

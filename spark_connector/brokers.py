@@ -32,6 +32,7 @@ from remoting import clock
 from remoting.client.blocking import BlockingConnection, dial_master
 from remoting.client.master_link import MasterLink
 from remoting.client.tls import ClientTls
+from remoting.protocol.addresses import join_address, split_address
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     WITH_REPLICAS_FIELD,
@@ -42,7 +43,7 @@ from remoting.protocol.bodies.controller_body import (
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import TlsFailed, checked, join_address, not_master, split_address
+from remoting.transport.failures import TlsFailed, checked, not_master
 from remoting.transport.signature import Signer
 from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable, phrase
 from spark_connector.options.option_table import ConnectionOptions

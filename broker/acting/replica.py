@@ -33,9 +33,9 @@ from broker.registration import topic_body
 from broker.store.state import state_kinds
 from broker.topics.topics import settings_in
 from remoting import clock
+from remoting.protocol.addresses import split_address
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode as Code
-from remoting.transport.failures import split_address
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

@@ -18,8 +18,9 @@ from broker.replication.log_following import LogFollowing, MasterStream
 from broker.store.log_store import LogStore
 from remoting import clock
 from remoting.client.tls import ClientTls
+from remoting.protocol.addresses import split_address
 from remoting.transport.certificates import CertificateProblem
-from remoting.transport.failures import ConnectionLost, split_address
+from remoting.transport.failures import ConnectionLost
 from remoting.transport.turn import turn_of
 
 CONNECT_TIMEOUT_S = 2.0

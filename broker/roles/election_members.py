@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.replication.majority import Majority
+from remoting.protocol.addresses import join_address, split_address
 from remoting.protocol.errors import LocalMisuse
-from remoting.transport.failures import join_address, split_address
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

@@ -59,13 +59,13 @@ from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.connection import read_signer
 from remoting.client.tls import ClientTls
+from remoting.protocol.addresses import join_address
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, parse_access_keys
 from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer
-from remoting.transport.failures import join_address
 from runtime.metrics import declare_port_metrics
 
 if TYPE_CHECKING:

@@ -44,6 +44,7 @@ from broker.store.attached.store import in_order
 from broker.store.errors import GivenUp, StoreError
 from remoting import inprocess
 from remoting.access.rights import LOCATE, RIGHTS, with_rights
+from remoting.protocol.addresses import join_address
 from remoting.protocol.bodies.controller_body import ACTING_FIELD, MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -56,7 +57,7 @@ from remoting.server.server import RemotingServer
 from remoting.transport.calls import answer
 from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer
-from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN, join_address
+from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN
 from runtime import logs
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import page_actions
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
+from remoting.protocol.addresses import join_address
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, parse_access_keys
 from remoting.server.server import PageAccess
-from remoting.transport.failures import join_address
 from runtime.admin import AdminServer, Guard
 from runtime.clock import SystemClock
 from runtime.files import WatchedFile

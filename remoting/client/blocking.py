@@ -18,21 +18,14 @@ from typing import Self
 
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
+from remoting.protocol.addresses import split_address
 from remoting.protocol.bodies.controller_body import WITH_REPLICAS_FIELD, ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
 from remoting.transport.dead_peers import end_when_unreachable
-from remoting.transport.failures import (
-    ConnectionLost,
-    RequestTimeout,
-    TlsFailed,
-    Unreachable,
-    checked,
-    reason_of,
-    split_address,
-)
+from remoting.transport.failures import ConnectionLost, RequestTimeout, TlsFailed, Unreachable, checked, reason_of
 from remoting.transport.signature import BoundSigner, Signer
 
 __all__ = ["BlockingConnection", "checked", "cluster", "dial_master"]

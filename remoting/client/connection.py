@@ -25,6 +25,7 @@ from pathlib import Path
 from remoting import clock
 from remoting.client.master_link import Backoff, full
 from remoting.client.tls import ClientTls, handshake_with
+from remoting.protocol.addresses import split_address
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -42,7 +43,7 @@ from remoting.transport.contracts import (
     run_close_callback,
 )
 from remoting.transport.dead_peers import end_when_unreachable
-from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked
 from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkSettings
 from remoting.transport.signature import BoundSigner, Signer
 

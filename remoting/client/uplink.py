@@ -29,10 +29,11 @@ from remoting.client.connection import PAUSE_FIRST_MS, PAUSE_MS_MAX, Reconnectin
 from remoting.client.connection import connect as connect_socket
 from remoting.client.masters import Masters
 from remoting.client.tls import ClientTls
+from remoting.protocol.addresses import split_address
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, Dial, PushCallback
-from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, not_master, split_address
+from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, not_master
 from remoting.transport.signature import Signer
 
 

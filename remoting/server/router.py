@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
 from remoting import clock
+from remoting.protocol.addresses import join_address
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     PERM_READ,
@@ -36,7 +37,6 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.transport.calls import failure_reply, note_refusal
 from remoting.transport.contracts import Handler, Peer
-from remoting.transport.failures import join_address
 from remoting.transport.signature import (
     ACCESS_KEY_FIELD,
     BOUND_PREFIX,

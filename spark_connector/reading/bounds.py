@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
+from remoting.protocol.addresses import split_address
 from remoting.protocol.bodies.pull_body import (
     STATUS_OK,
     QueueBoundsReply,
@@ -26,7 +27,6 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from remoting.transport.failures import split_address
 from spark_connector.brokers import Address, GroupMaster, MasterAddress, find_masters
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions

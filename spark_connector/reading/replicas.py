@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from remoting import clock
+from remoting.protocol.addresses import split_address
 from remoting.protocol.bodies.controller_body import MASTER_ID
-from remoting.transport.failures import split_address
 from spark_connector.brokers import LOOK_TIMEOUT_MS, Address, broker_groups
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.option_table import ConnectionOptions

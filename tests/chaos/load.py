@@ -21,10 +21,10 @@ from remoting.client.admin import topic_fields
 from remoting.client.batching import Message, ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked, cluster
 from remoting.client.threads import Producer
+from remoting.protocol.addresses import split_address
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import split_address
 from tests.chaos.cluster import GROUP, PASSWORD, USER
 from tests.chaos.ledger import Ledger, payload
 from tests.processes.wire import packet, text

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 
 from lightmq.cli.messages.tail import LogMessage, MessageSelection, QueueReader
 from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.addresses import split_address
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import split_address
 from tests.chaos.load import ANSWER_S, PAUSE_S, connected
 from tests.processes.wire import subscribe
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.addresses import split_address
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import encode_frame
 from remoting.protocol.records.stored_message import iter_stored
-from remoting.transport.failures import split_address
 from tests.processes.rig import Installation, no_traceback
 
 pytestmark = pytest.mark.processes

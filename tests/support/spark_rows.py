@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
+from remoting.protocol.addresses import join_address
 from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
-from remoting.transport.failures import join_address
 from spark_connector import brokers
 from spark_connector.brokers import Address, GroupMaster
 from spark_connector.options.option_table import ConnectionOptions

@@ -14,12 +14,13 @@ import msgspec
 import pytest
 
 from remoting.client.tls import ClientTls
+from remoting.protocol.addresses import join_address
 from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Access
 from remoting.transport.contracts import Peer
-from remoting.transport.failures import TlsFailed, join_address
+from remoting.transport.failures import TlsFailed
 from spark_connector.brokers import POOL, GroupMaster, Outage, ask, find_masters, patiently
 from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions, parse_read, parse_write

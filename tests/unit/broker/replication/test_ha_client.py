@@ -15,7 +15,7 @@ from broker.replication.ha_client import ReplicationLink
 from broker.replication.log_following import MasterStream
 from broker.store.errors import StoreFailed
 from broker.store.log_store import LogStore
-from remoting.transport.failures import join_address
+from remoting.protocol.addresses import join_address
 from remoting.transport.turn import soon
 from tests.sim.replicas import log_bytes
 from tests.support.replication import Master, Replica, append, open_store, until

@@ -6,15 +6,7 @@ import pytest
 
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import (
-    ConnectionLost,
-    RequestTimeout,
-    Unreachable,
-    checked,
-    join_address,
-    not_master,
-    split_address,
-)
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, not_master
 
 
 def test_unreachable_names_address_and_remedy():
@@ -38,20 +30,6 @@ def test_checked_passes_success_and_raises_refusals():
     assert caught.value.code == 17
     with pytest.raises(Refused, match="refused with code 2"):
         checked(Command(2))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("h:1", ("h", 1)), (" 127.0.0.1:9876 ", ("127.0.0.1", 9876)), ("[::1]:80", ("::1", 80))]
-)
-def test_addresses(text, expected):
-    assert split_address(text) == expected
-    assert join_address(*expected) == text.strip()
-
-
-@pytest.mark.parametrize("text", ["", "h", ":1", "h:", "h:x", "h:0", "h:65536", "h:-1"])
-def test_what_is_no_address(text):
-    with pytest.raises(ValueError, match="host:port"):
-        split_address(text)
 
 
 def test_a_refusal_of_a_replica_names_the_master():
