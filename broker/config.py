@@ -100,7 +100,7 @@ class ReplicationConfig:
     """Who chooses the master. `controller`: the controllers do, and keep the set of replicas in sync. `dledger`: the
     members elect it, as in RocketMQ's DLedger mode; a message is acknowledged once more than half of `members` have it
     on their disks. `acknowledge` and `in_sync_min` then mean nothing. A group never changes its mode."""
-    members: tuple[str, ...] = ()
+    members: tuple[str, ...] = setting((), form="name@host:port")
     """With mode = "dledger": all members as name@host:port, where clients reach them, the same list on each: 3 survive
     the loss of one, 5 of two."""
     node_id: str = ""
@@ -115,7 +115,7 @@ class ReplicationConfig:
     port: int = setting(10_912, minimum=0, maximum=65_535)
     """Port at which the master sends its log to the replicas; 0 takes any free one. Uses TLS as set in `broker.tls`,
     and replicas connect as `broker.dial_tls` says."""
-    advertised_address: str = ""
+    advertised_address: str = setting("", form="host:port")
     """host:port that replicas connect to; empty means `advertised_host`, or the listening address, and the
     port."""
     acknowledge: str = setting("all", choices=("async", "count", "all"))
@@ -199,7 +199,7 @@ class BrokerConfig:
     """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8_081, minimum=0, maximum=65_535)
     """Administration port: console, /metrics, /livez, /readyz; 0 takes any free one."""
-    controllers: tuple[str, ...] = ("127.0.0.1:9876",)
+    controllers: tuple[str, ...] = setting(("127.0.0.1:9876",), form="host:port")
     """Controllers (they are the name servers too) to register with; empty for a broker that is found by address."""
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: signs requests to controllers, which those of other machines

@@ -36,7 +36,7 @@ class ConsoleConfig:
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: signs the console's requests to controllers and brokers. The
     key needs `role admin` and `role proxy`. `lightmq up` needs none."""
-    controllers: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = setting((), form="host:port")
     """Controllers (name servers) as host:port that the console asks; empty: a controller asks itself, a broker its
     own controllers. `lightmq up` needs none."""
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)

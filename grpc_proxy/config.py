@@ -80,9 +80,9 @@ class GrpcConfig:
     """The key of the certificate, PEM without a passphrase."""
     tls_client_ca: Path | None = None
     """Authorities of client certificates, PEM. Clients must then show a certificate of one of them."""
-    controllers: tuple[str, ...] = ("127.0.0.1:9876",)
+    controllers: tuple[str, ...] = setting(("127.0.0.1:9876",), form="host:port")
     """Controllers (name servers) as host:port that are asked where the broker is."""
-    broker: str = ""
+    broker: str = setting("", form="host:port")
     """Broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
     """Broker group that is served; empty: every group that the controllers name."""

@@ -187,9 +187,9 @@ class BridgeConfig:
 
     name: str = ""
     """What this installation is called at its peers; every installation that bridges needs a name of its own."""
-    controllers: tuple[str, ...] = ("127.0.0.1:9876",)
+    controllers: tuple[str, ...] = setting(("127.0.0.1:9876",), form="host:port")
     """Controllers (name servers) as host:port that are asked where our broker is, by `lightmq bridge`."""
-    broker: str = ""
+    broker: str = setting("", form="host:port")
     """Our broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
     """Broker group whose messages are bridged. Where there are several, set it at all proxies and bridges to

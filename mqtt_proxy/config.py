@@ -250,9 +250,9 @@ class ProxyConfig:
     With it, requests from loopback need a key too. Reloaded when it changes."""
     admin_port: int = setting(8082, minimum=0, maximum=65535)
     """Port of /metrics, /livez and /readyz when the proxy is a process of its own; 0 takes any free one."""
-    controllers: tuple[str, ...] = ("127.0.0.1:9876",)
+    controllers: tuple[str, ...] = setting(("127.0.0.1:9876",), form="host:port")
     """Controllers (name servers) as host:port that are asked where the broker is."""
-    broker: str = ""
+    broker: str = setting("", form="host:port")
     """Broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
     """Broker group that MQTT lives in. Where there are several, set it at all proxies and bridges to

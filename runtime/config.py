@@ -7,7 +7,9 @@ undeclared one is an error that names the nearest declared one. Keys are written
 ``LIGHTMQ_BROKER__STORE__SEGMENT_BYTES``. Variables of that prefix without a double underscore are not configuration.
 
 A value's type is int, float, bool, str, Path, tuple[str, ...], or one of them ``| None``. A TOML value must have the
-type already (``"5"`` is not a number); text from the environment or from a flag is parsed.
+type already (``"5"`` is not a number); text from the environment or from a flag is parsed. A list of strings is written
+there as ``a,b`` or as in TOML, ``["a", "b"]``. A field with a form (`FORMS`) takes only values of that form, whatever
+source they come from, so that a malformed address is refused at the start and not by the first who dials it.
 
 Lists of tables are ``[[bridge.connections]]`` in TOML and ``tuple[Connection, ...]`` in a declared table. A field of an
 item without a default is required. Lists may contain lists. In the environment and in a flag the whole list is one
@@ -32,8 +34,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
+from remoting.protocol.addresses import split_address
 from remoting.protocol.errors import LocalMisuse
 
 WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
@@ -87,6 +90,34 @@ def type_name(declared: object) -> str:
     return f"{name}, optional" if optional else name
 
 
+def strings_from_text(text: str) -> tuple[str, ...]:
+    """A list of strings in one line: separated by commas, or a TOML array. Raises BadValueError for half an array."""
+    if text.startswith("[") and text.endswith("]") and set(text) & {'"', "'"}:
+        try:
+            items = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            raise BadValueError(f'is no list as TOML writes it, ["a", "b"]: {error}') from None
+        return cast("tuple[str, ...]", from_toml(tuple[str, ...], items))
+    if set(text) & {'"', "'"}:
+        raise BadValueError(f'is a,b or ["a", "b"], not {text}')
+    return tuple(filter(None, (item.strip() for item in text.split(","))))
+
+
+def _check_address(text: str) -> None:
+    split_address(text)
+
+
+def _check_member(text: str) -> None:
+    name, separator, address = text.partition("@")
+    if not separator or not name:
+        raise ValueError(f"{text!r} is not of the form name@host:port")
+    split_address(address)
+
+
+FORMS: dict[str, Callable[[str], object]] = {"host:port": _check_address, "name@host:port": _check_member}
+"""What a string, or each string of a list, may be required to be; each raises ValueError for one that is not."""
+
+
 def from_toml(declared: object, value: object) -> Any:
     """A TOML value as the declared type. Raises BadValueError."""
     if list_table(declared) is not None:
@@ -125,6 +156,8 @@ def from_text(declared: object, text: str) -> Any:
         return text
     try:
         value = _PARSERS[plain](stripped)
+    except BadValueError:
+        raise
     except (ValueError, KeyError):
         raise BadValueError(f"must be {EXPECTED[plain]}, not {stripped!r}") from None
     if plain is float and not math.isfinite(value):
@@ -139,12 +172,12 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
     float: float,
     bool: lambda text: WORDS[text.lower()],
     Path: lambda text: Path(text).expanduser(),
-    tuple: lambda text: tuple(filter(None, (item.strip() for item in text.split(",")))),
+    tuple: strings_from_text,
 }
 
 
 def check_rule(rule: Mapping[str, Any], value: Any) -> None:
-    """Hold ``value`` against a field's declared rule (minimum, maximum, choices). Raises BadValueError."""
+    """Hold ``value`` against a field's declared rule (minimum, maximum, choices, form). Raises BadValueError."""
     if value is None:
         return
     minimum, maximum, choices = rule.get("minimum"), rule.get("maximum"), rule.get("choices")
@@ -154,6 +187,12 @@ def check_rule(rule: Mapping[str, Any], value: Any) -> None:
         raise BadValueError(f"must be at most {maximum}, not {value}")
     if choices and value not in choices:
         raise BadValueError(f"must be one of {', '.join(map(str, choices))}, not {value!r}")
+    form = rule.get("form") or ""
+    for text in (value if isinstance(value, tuple) else (value,)) if form and value else ():
+        try:
+            FORMS[form](text)
+        except ValueError as error:
+            raise BadValueError(f"must be {form}: {error}") from None
 
 
 def rule_text(rule: Mapping[str, Any]) -> str:
@@ -165,6 +204,8 @@ def rule_text(rule: Mapping[str, Any]) -> str:
         return f"{minimum} to {maximum}"
     if minimum is not None:
         return f"at least {minimum}"
+    if rule.get("form"):
+        return str(rule["form"])
     return f"at most {maximum}" if maximum is not None else ""
 
 
@@ -216,13 +257,15 @@ def setting(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: Sequence[object] = (),
+    form: str = "",
     live: bool = False,
 ) -> T:
     """Declare a field with a rule: ``port: int = setting(1883, minimum=0, maximum=65535)``.
 
-    ``live``: the value may change while the process runs (`assign`).
+    ``form`` is one of `FORMS`; an empty string passes it. ``live``: the value may change while the process runs
+    (`assign`).
     """
-    rule = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
+    rule = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices), "form": form}
     field: T = dataclasses.field(default=default, metadata={RULE: rule, LIVE: live})
     return field
 

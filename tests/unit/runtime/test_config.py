@@ -214,3 +214,62 @@ def test_names_of_types_for_the_page() -> None:
         "list of strings",
         "string",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a,b", ("a", "b")),
+        ('["a", "b"]', ("a", "b")),
+        ("['a:1']", ("a:1",)),
+        ("[::1]:9876", ("[::1]:9876",)),
+        ("[::1]:1, [::2]:2", ("[::1]:1", "[::2]:2")),
+        ("", ()),
+    ],
+)
+def test_a_list_is_written_with_commas_or_as_in_toml(text: str, value: tuple[str, ...]) -> None:
+    """A flag takes what the file takes."""
+    assert from_text(tuple[str, ...], text) == value
+
+
+@pytest.mark.parametrize("text", ['["a"', '["a", 1]', '"a","b"', '["a" "b"]'])
+def test_half_a_toml_list_is_no_item(text: str) -> None:
+    """It is refused instead of becoming one item that nobody can use."""
+    with pytest.raises(BadValueError):
+        from_text(tuple[str, ...], text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialling:
+    """Addresses."""
+
+    controllers: tuple[str, ...] = setting(("a:1",), form="host:port")
+    broker: str = setting("", form="host:port")
+    members: tuple[str, ...] = setting((), form="name@host:port")
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [("controllers", "a"), ("controllers", "a:1,b:"), ("broker", "a:0"), ("members", "a:1"), ("members", "@a:1")],
+)
+@pytest.mark.parametrize("source", ["file", "environment", "flag"])
+def test_a_form_holds_whatever_brought_the_value(tmp_path: Path, source: str, key: str, text: str) -> None:
+    """A malformed address is refused at the start, with the name of its key and what it should be."""
+    items = "[" + ", ".join(f'"{one}"' for one in text.split(",")) + "]"
+    raw = items if key != "broker" else f'"{text}"'
+    with pytest.raises(ConfigError, match=rf"{key} must be .*host:port"):
+        load(
+            Dialling,
+            file=toml(tmp_path, f"{key} = {raw}") if source == "file" else None,
+            environ={f"LIGHTMQ_DIALLING__{key.upper()}": text} if source == "environment" else {},
+            flags=[Flag(key, "--set", text)] if source == "flag" else [],
+            section="dialling" if source == "environment" else "",
+        )
+
+
+def test_values_of_a_form_are_taken() -> None:
+    """Empty ones too, where nothing is dialled."""
+    flags = [Flag("controllers", "--set", '["h:1", "[::1]:2"]'), Flag("members", "--set", "m@h:1")]
+    loaded = load(Dialling, flags=flags).value
+    assert loaded == Dialling(controllers=("h:1", "[::1]:2"), members=("m@h:1",))
+    assert load(Dialling, flags=[Flag("controllers", "--set", "")]).value.controllers == ()
