@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.addresses import join_address, split_address
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, not_master
