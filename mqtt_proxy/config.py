@@ -153,6 +153,14 @@ class AccessConfig:
     methods: tuple[str, ...] = ()
     """Which of certificate, jwt, password, broker and http are asked, in order; the first that knows the client
     decides. Empty: those that are configured, in this order."""
+    password_checks_waiting_max: int = setting(8_192, minimum=1, maximum=65_536)
+    """Most clients whose password waits to be checked; further ones are refused with a code that asks them to try again
+    (0x89, 3 in MQTT 3.1.1), and those that wait are let in as fast as the processor checks (docs/scale.md)."""
+    passwords_remembered_max: int = setting(100_000, minimum=0)
+    """Most passwords that were right and need not be checked again, some 200 bytes of memory for each: at least as many
+    as the fleet has users. Only a keyed hash is kept, in memory; a changed entry of the password file makes it void."""
+    passwords_remembered_s: int = setting(2_592_000, minimum=0)
+    """How long a right password is remembered after its last use."""
     jwt_keys_file: Path | None = None
     """Keys (a JWKS document) that sign tokens; a client sends its token as password. Read again when it changes."""
     jwt_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")

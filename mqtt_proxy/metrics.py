@@ -201,11 +201,16 @@ class FrontCounters:
 class AccessCounters:
     """Counters of authentication and authorization."""
 
-    __slots__ = ("authentications", "denials", "password_file_problems", "reloads")
+    __slots__ = ("authentications", "denials", "password_file_problems", "reloads", "undecided")
 
     def __init__(self, registry: Registry) -> None:
         self.authentications = registry.counter(
             "rocketmq_mqtt_authentications_total", "CONNECTs by the result of authentication", ("result", "method")
+        )
+        self.undecided = registry.counter(
+            "rocketmq_mqtt_authentications_undecided_total",
+            "CONNECTs whose proof was not checked, by reason",
+            ("reason", "method"),
         )
         self.denials = registry.counter("rocketmq_mqtt_denials_total", "Actions not allowed", ("action", "reason"))
         self.reloads = registry.counter(

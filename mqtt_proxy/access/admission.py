@@ -168,6 +168,7 @@ def _may_leave(access: AccessControl, identity: Identity, will: Will) -> bool:
 
 def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool]) -> Shown:
     """The credentials in a CONNECT."""
+    will = event.will
     return Shown(
         client_id=event.client_id,
         username=event.username,
@@ -175,6 +176,7 @@ def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool
         loopback=caller.peer.loopback,
         address=caller.peer.address,
         certificate=caller.peer.certificate_name,
+        size_bytes=len(event.username or "") + len(event.password or b"") + (len(will.payload) if will else 0),
         wanted=lambda: present() and not caller.peer_left(),
     )
 

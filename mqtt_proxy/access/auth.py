@@ -9,7 +9,8 @@ hook supplies groups and rules with a name (`texts`, `rules_of`). `AccessControl
 
 Invariants: fails closed: a method that fails refuses, and a claim that cannot be understood is an error and never
 ignored, since it may have been a deny. Only the final proof of an exchange makes an identity. Every answer is counted,
-every refusal logged without secrets, by the method that refuses.
+every refusal logged without secrets, by the method that refuses. A client whose proof was not looked at, because too
+many wait, the service is away or it left, has not failed: it is counted and logged by other names.
 Loop rule: on the loop's thread; a step of an exchange costs microseconds.
 """
 
@@ -236,14 +237,18 @@ class Authenticator:
         if isinstance(answer, Identity):
             self._counters.authentications.child("accepted", method.name).value += 1
             return answer
-        self._counters.authentications.child(answer.value, method.name).value += 1
-        self._log.warning(
-            "mqtt_authentication_failed",
-            user=shown.username,
-            peer=shown.address,
-            method=method.name,
-            result=answer.value,
-        )
+        if answer is Unproven.DENIED:
+            self._counters.authentications.child(answer.value, method.name).value += 1
+            self._log.warning(
+                "mqtt_authentication_failed",
+                user=shown.username,
+                peer=shown.address,
+                method=method.name,
+                result=answer.value,
+            )
+        else:  # its proof was not looked at
+            self._counters.undecided.child(answer.value, method.name).value += 1
+            self._log.info("mqtt_authentication_undecided", peer=shown.address, method=method.name, reason=answer.value)
         return answer
 
     def refresh(self) -> None:

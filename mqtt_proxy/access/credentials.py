@@ -1,10 +1,12 @@
 """Checking a password against its argon2id hash without blocking the loop, and caching successes.
 
 Invariants: hashing runs in a small executor behind a bounded, fair queue, never on the loop; peer addresses take turns,
-and so do the users of an address; a client that has disconnected before its turn costs no hash. Only successes are
-cached, under a keyed hash of user, password and stored hash, so the cache contains no password and a changed password
-misses by itself. An unknown user costs the same work as a wrong password. Loop rule: called on one loop; the executor's
-threads only hash.
+and so do the users of an address; a client that has disconnected before its turn costs no hash, nor does one whose
+password has been accepted while it waited. Only successes are cached, under a keyed hash of user, password and stored
+hash, so the cache contains no password and a changed password misses by itself; the key is made at the start and never
+leaves the memory. The cache is as large as a fleet, so that one that reconnects all at once costs no hash but after a
+restart. An unknown user costs the same work as a wrong password. Loop rule: called on one loop; the executor's threads
+only hash.
 
 The queue's places and turns are shared between origins, which are peer addresses, and within each between its lanes,
 which are users. Origins take turns, the lanes of an origin take turns, a lane is first in, first out. When there is no
@@ -18,7 +20,7 @@ import hashlib
 import ipaddress
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -33,25 +35,54 @@ from runtime.logs import get_logger
 T = TypeVar("T")
 
 
+class _BySize:
+    """Names by the number of their entries: the largest is found without a look at every name."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[int, dict[str, None]] = {}
+
+    def change(self, name: str, before: int, after: int) -> None:
+        """A name has another number of entries; 0 is none."""
+        if before:
+            names = self._names[before]
+            del names[name]
+            if not names:
+                del self._names[before]
+        if after:
+            self._names.setdefault(after, {})[name] = None
+
+    def largest(self) -> str:
+        """The name with the most entries, of several the first that came to as many."""
+        return next(iter(self._names[max(self._names)]))
+
+
 class _Origin(Generic[T]):
     """The lanes of one origin, the next one to be served first."""
 
-    __slots__ = ("lanes", "size")
+    __slots__ = ("_by_length", "lanes", "size")
 
     def __init__(self) -> None:
         self.lanes: OrderedDict[str, deque[T]] = OrderedDict()
+        self._by_length = _BySize()
         self.size = 0
 
     def length(self, lane: str) -> int:
         return len(self.lanes.get(lane, ()))
 
     def longest(self) -> str:
-        return max(self.lanes, key=self.length)
+        return self._by_length.largest()
+
+    def add(self, lane: str, entry: T) -> None:
+        entries = self.lanes.setdefault(lane, deque())
+        entries.append(entry)
+        self._grown(lane, len(entries), 1)
 
     def drop_newest(self, lane: str) -> T:
         entries = self.lanes[lane]
         dropped = entries.pop()
-        self.size -= 1
+        self._grown(lane, len(entries), -1)
         if not entries:
             del self.lanes[lane]
         return dropped
@@ -59,10 +90,26 @@ class _Origin(Generic[T]):
     def take(self) -> T:
         lane, entries = self.lanes.popitem(last=False)
         taken = entries.popleft()
-        self.size -= 1
+        self._grown(lane, len(entries), -1)
         if entries:
             self.lanes[lane] = entries
         return taken
+
+    def sift(self, lane: str, unwanted: Callable[[T], bool], swept: list[T]) -> None:
+        """Move the unwanted entries of a lane to `swept`."""
+        kept: deque[T] = deque()
+        before = self.lanes[lane]
+        for entry in before:
+            (swept if unwanted(entry) else kept).append(entry)
+        self._grown(lane, len(kept), len(kept) - len(before))
+        if kept:
+            self.lanes[lane] = kept
+        else:
+            del self.lanes[lane]
+
+    def _grown(self, lane: str, length: int, by: int) -> None:
+        self._by_length.change(lane, length - by, length)
+        self.size += by
 
 
 class FairQueue(Generic[T]):
@@ -72,6 +119,7 @@ class FairQueue(Generic[T]):
         self._total_max = total_max
         self._origin_max = origin_max
         self._origins: OrderedDict[str, _Origin[T]] = OrderedDict()
+        self._by_size = _BySize()
         self._size = 0
 
     def __len__(self) -> int:
@@ -91,9 +139,8 @@ class FairQueue(Generic[T]):
         else:
             dropped = None
         known = self._origins.setdefault(origin, _Origin())
-        known.lanes.setdefault(lane, deque()).append(entry)
-        known.size += 1
-        self._size += 1
+        known.add(lane, entry)
+        self._grown(origin, known.size, 1)
         return dropped
 
     def take(self) -> T:
@@ -102,7 +149,7 @@ class FairQueue(Generic[T]):
             raise IndexError("the queue is empty")
         origin, known = self._origins.popitem(last=False)
         taken = known.take()
-        self._size -= 1
+        self._grown(origin, known.size, -1)
         if known.size:
             self._origins[origin] = known
         return taken
@@ -111,24 +158,17 @@ class FairQueue(Generic[T]):
         """Remove every unwanted entry."""
         swept: list[T] = []
         for origin, known in list(self._origins.items()):
-            for lane, entries in list(known.lanes.items()):
-                kept = self._sift(entries, unwanted, swept)
-                known.size += len(kept) - len(entries)
-                if kept:
-                    known.lanes[lane] = kept
-                else:
-                    del known.lanes[lane]
+            before = known.size
+            for lane in list(known.lanes):
+                known.sift(lane, unwanted, swept)
+            self._grown(origin, known.size, known.size - before)
             if not known.size:
                 del self._origins[origin]
-        self._size -= len(swept)
         return swept
 
-    @staticmethod
-    def _sift(entries: Iterable[T], unwanted: Callable[[T], bool], swept: list[T]) -> deque[T]:
-        kept: deque[T] = deque()
-        for entry in entries:
-            (swept if unwanted(entry) else kept).append(entry)
-        return kept
+    def _grown(self, origin: str, size: int, by: int) -> None:
+        self._by_size.change(origin, size - by, size)
+        self._size += by
 
     def _make_room(self, origin: str, lane: str) -> T | None:
         """Drop, for a new entry, the newest entry of the origin or lane with the most.
@@ -137,7 +177,7 @@ class FairQueue(Generic[T]):
         """
         own = self._origins.get(origin)
         size = 0 if own is None else own.size
-        largest = max(self._origins, key=lambda each: self._origins[each].size)
+        largest = self._by_size.largest()
         if size >= self._origin_max or size + 1 >= self._origins[largest].size:
             largest = origin
         known = self._origins.get(largest)
@@ -147,23 +187,20 @@ class FairQueue(Generic[T]):
         if largest == origin and known.length(longest) <= known.length(lane) + 1:
             return None
         dropped = known.drop_newest(longest)
-        self._size -= 1
+        self._grown(largest, known.size, -1)
         if not known.size:
             del self._origins[largest]
         return dropped
 
 
-VERIFIED_MAX = 10_000
-"""Cached successes; the oldest is dropped first."""
+LARGE_BYTES = 1_024
+"""A CONNECT above it counts as large while it waits."""
 
-VERIFIED_FOR_MS = 300_000
-"""How long a success is cached; then the hash is computed again."""
+LARGE_BYTES_MAX = 4 * 1_048_576
+"""Bytes of large CONNECTs that may wait; above it a further large one is answered as busy: bounded memory."""
 
-WAITING_MAX = 512
-"""Verifications that may wait; above it the longest lane loses one, which is answered as busy: bounded memory."""
-
-WAITING_PER_ADDRESS_MAX = 64
-"""Verifications of one peer address that may wait, seconds of work; above it the user with most of them loses one."""
+SWEEP_INTERVAL_MS = 1_000
+"""How often a full queue is searched for clients that have left, at most: each is asked of the kernel."""
 
 IPV6_NETWORK_BITS = 64
 """A customer's IPv6 network counts as one address: all addresses in it are theirs."""
@@ -198,6 +235,8 @@ class _Waiting:
     like: str | None
     password: bytes
     wanted: Callable[[], bool]
+    fingerprint: bytes
+    large_bytes: int
     result: asyncio.Future[str]
 
     def unwanted(self) -> bool:
@@ -213,21 +252,28 @@ class _Waiting:
 class CredentialCheck:
     """Verifies credentials off the loop, with a cache of successes."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self, clock: Clock, *, waiting_max: int = 8_192, remembered_max: int = 100_000, remembered_s: int = 2_592_000
+    ) -> None:
+        """`waiting_max`: checks that may wait; `remembered_max`: successes that are cached, each for `remembered_s`
+        after its last use."""
         self._clock = clock
+        self._remembered_max = remembered_max
+        self._remembered_ms = remembered_s * 1_000
         self._key = secrets.token_bytes(32)
         self._verified: OrderedDict[bytes, int] = OrderedDict()
         self._executor: ThreadPoolExecutor | None = None
-        self._queue: FairQueue[_Waiting] = FairQueue(total_max=WAITING_MAX, origin_max=WAITING_PER_ADDRESS_MAX)
+        self._queue: FairQueue[_Waiting] = FairQueue(total_max=waiting_max, origin_max=waiting_max)
+        self._large_bytes = 0
+        self._swept_ms = -SWEEP_INTERVAL_MS
         self._hashing = 0
         self._decoy: str | None = None
         self.hashes = 0
         """Verifications that were started."""
 
     def remembers(self, username: str, password: bytes, stored: str) -> bool:
-        """Whether this was accepted a moment ago."""
-        expires_ms = self._verified.get(self._fingerprint(username, password, stored))
-        return expires_ms is not None and expires_ms > self._now_ms()
+        """Whether this was accepted before."""
+        return self._remembers(self._fingerprint(username, password, stored))
 
     async def check(
         self,
@@ -237,24 +283,30 @@ class CredentialCheck:
         *,
         like: str | None = None,
         address: str = "",
+        size_bytes: int = 0,
         wanted: Callable[[], bool] = always,
     ) -> str:
         """ "accepted", "denied", "busy" or "left"; `stored` is None for a user that does not exist.
 
-        `like` is the credential whose work an unknown user costs; `address` is the peer's; `wanted` is called before
-        work is started, and false means that the peer has disconnected.
+        `like` is the credential whose work an unknown user costs; `address` is the peer's; `size_bytes` is what waits
+        with the check; `wanted` is called before work is started, and false means that the peer has disconnected.
         """
-        if stored is not None and self.remembers(username, password, stored):
-            return "accepted"
         fingerprint = self._fingerprint(username, password, stored or "")
-        waiting = _Waiting(stored, like, password, wanted, asyncio.get_running_loop().create_future())
-        # Unknown names can be invented at no cost: they share one lane.
-        self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)
-        self._begin()
-        result = await waiting.result
-        if result == "accepted":
-            self._remember(fingerprint, self._now_ms() + VERIFIED_FOR_MS)
-        return result
+        if stored is not None and self._remembers(fingerprint):
+            return "accepted"
+        large_bytes = size_bytes if size_bytes > LARGE_BYTES else 0
+        if large_bytes and self._large_bytes + large_bytes > LARGE_BYTES_MAX:
+            return "busy"
+        result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(stored, like, password, wanted, fingerprint, large_bytes, result)
+        self._large_bytes += large_bytes
+        try:
+            # Unknown names can be invented at no cost: they share one lane.
+            self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)
+            self._begin()
+            return await result
+        finally:
+            self._large_bytes -= large_bytes
 
     def close(self) -> None:
         """Stop the threads; waiting verifications are dropped."""
@@ -265,7 +317,8 @@ class CredentialCheck:
             self._executor = None
 
     def _put(self, origin: str, lane: str, waiting: _Waiting) -> None:
-        if self._queue.crowded(origin):
+        if self._queue.crowded(origin) and self._now_ms() >= self._swept_ms + SWEEP_INTERVAL_MS:
+            self._swept_ms = self._now_ms()
             for left in self._queue.sweep(_Waiting.unwanted):
                 left.settle("left")
         dropped = self._queue.put(origin, lane, waiting)
@@ -278,6 +331,9 @@ class CredentialCheck:
             waiting = self._queue.take()
             if waiting.unwanted():
                 waiting.settle("left")
+                continue
+            if waiting.stored is not None and self._remembers(waiting.fingerprint):
+                waiting.settle("accepted")
                 continue
             self._hashing += 1
             self.hashes += 1
@@ -294,8 +350,11 @@ class CredentialCheck:
         if error is not None:  # no memory for the hash, for instance
             LOG.error("password_not_checked", error=repr(error))
             waiting.settle("busy")
+        elif done.result():
+            self._remember(waiting.fingerprint)  # also for a client that has left: it comes again
+            waiting.settle("accepted")
         else:
-            waiting.settle("accepted" if done.result() else "denied")
+            waiting.settle("denied")
         self._begin()
 
     def _verify(self, waiting: _Waiting) -> bool:
@@ -309,10 +368,20 @@ class CredentialCheck:
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000
 
-    def _remember(self, fingerprint: bytes, expires_ms: int) -> None:
-        self._verified[fingerprint] = expires_ms
+    def _remembers(self, fingerprint: bytes) -> bool:
+        expires_ms = self._verified.get(fingerprint)
+        if expires_ms is None:
+            return False
+        if expires_ms <= self._now_ms():
+            del self._verified[fingerprint]
+            return False
+        self._remember(fingerprint)
+        return True
+
+    def _remember(self, fingerprint: bytes) -> None:
+        self._verified[fingerprint] = self._now_ms() + self._remembered_ms
         self._verified.move_to_end(fingerprint)
-        while len(self._verified) > VERIFIED_MAX:
+        while len(self._verified) > self._remembered_max:
             self._verified.popitem(last=False)
 
     def _fingerprint(self, username: str, password: bytes, stored: str) -> bytes:

@@ -118,7 +118,7 @@ def configured_methods(config: ProxyConfig) -> tuple[str, ...]:
 
 def _password(config: ProxyConfig, clock: Clock, counters: AccessCounters, *, last: bool) -> Method:
     assert config.password_file is not None
-    return PasswordMethod(config.password_file, clock=clock, counters=counters, last=last)
+    return PasswordMethod(config.password_file, clock=clock, counters=counters, last=last, config=config.access)
 
 
 def _jwt(config: ProxyConfig, counters: AccessCounters) -> Method:

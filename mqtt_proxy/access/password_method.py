@@ -29,6 +29,7 @@ import argon2
 from mqtt_proxy.access import scram
 from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.credentials import CredentialCheck
+from mqtt_proxy.config import AccessConfig
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
@@ -140,15 +141,29 @@ class PasswordMethod:
 
     name = "password"
 
-    def __init__(self, path: Path, *, clock: Clock, counters: AccessCounters, last: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        counters: AccessCounters,
+        last: bool = True,
+        config: AccessConfig | None = None,
+    ) -> None:
         """Reads the file; PasswordFileError when it may not be used: do not start then. `last`: no other method decides
-        about users that the file does not name."""
+        about users that the file does not name; `config` bounds the checks, None is the default."""
         self._path = path
         self._clock = clock
         self._counters = counters
         self._last = last
         self._log = get_logger("mqtt_proxy.auth")
-        self._check = CredentialCheck(clock)
+        bounds = config or AccessConfig()
+        self._check = CredentialCheck(
+            clock,
+            waiting_max=bounds.password_checks_waiting_max,
+            remembered_max=bounds.passwords_remembered_max,
+            remembered_s=bounds.passwords_remembered_s,
+        )
         self._looked_ms = 0
         self._last_error = ""
         self._fingerprint = fingerprint(path)
@@ -159,7 +174,7 @@ class PasswordMethod:
         self._report_problems()
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
-        """The user whose password was accepted a moment ago."""
+        """The user whose password was accepted before."""
         if shown.username is None:
             return None
         self._reload_if_changed()
@@ -183,6 +198,7 @@ class PasswordMethod:
             stored,
             like=self._like(shown.username),
             address=shown.address,
+            size_bytes=shown.size_bytes,
             wanted=shown.wanted,
         )
         if result == "accepted":

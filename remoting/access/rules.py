@@ -80,6 +80,8 @@ class Shown:
     """The peer's."""
     certificate: str | None = None
     """The name in the client certificate verified by the listener."""
+    size_bytes: int = 0
+    """What is kept of the CONNECT while it waits: credentials and will."""
     wanted: Callable[[], bool] = always
     """Called before work begins; false means that the client has disconnected."""
 

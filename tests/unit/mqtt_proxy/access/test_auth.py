@@ -212,3 +212,27 @@ def test_names() -> None:
     for value in ("a", [""], [1], ["a\n"], ["a"] * (GROUPS_MAX + 1), None):
         with pytest.raises(ClaimError):
             texts(value)
+
+
+class Undecided:
+    """A method that did not look at the proof."""
+
+    name = "password"
+
+    def __init__(self, why: Unproven) -> None:
+        self.why = why
+
+    def at_hand(self, _shown: Shown) -> Unproven:
+        """Why not."""
+        return self.why
+
+
+@pytest.mark.parametrize("why", [Unproven.BUSY, Unproven.LEFT, Unproven.UNAVAILABLE])
+def test_a_proof_that_was_not_looked_at_has_not_failed(why: Unproven) -> None:
+    """Neither in the log nor among the failed ones: who bans addresses by these must not ban a device that waited."""
+    counters = AccessCounters(Registry())
+    with structlog.testing.capture_logs() as said:
+        assert Authenticator([Undecided(why)], counters).at_hand(Shown(username="ann")) is why  # type: ignore[list-item]
+    assert "mqtt_authentication_failed" not in [one["event"] for one in said]
+    assert counters.undecided.child(why.value, "password").value == 1
+    assert counters.authentications.child(why.value, "password").value == 0

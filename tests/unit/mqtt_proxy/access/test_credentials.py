@@ -41,7 +41,7 @@ async def test_a_success_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPat
     """A second CONNECT costs no hash; a new stored hash, another password or the end of the lifetime costs one
     again."""
     clock = ManualClock()
-    check = CredentialCheck(clock)
+    check = CredentialCheck(clock, remembered_s=60)
     assert await check.check("ann", b"right", STORED) == "accepted"
     calls: list[str] = []
     monkeypatch.setattr(credentials, "verify", lambda stored, _: calls.append(stored) or False)
@@ -49,7 +49,10 @@ async def test_a_success_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPat
     assert calls == []
     assert await check.check("ann", b"right", STORED + "x") == "denied"
     assert await check.check("ann", b"right", None) == "denied"
-    clock.advance_ms(credentials.VERIFIED_FOR_MS)
+    for _ in range(3):  # each use begins it anew
+        clock.advance_ms(59_999)
+        assert await check.check("ann", b"right", STORED) == "accepted"
+    clock.advance_ms(60_000)
     assert await check.check("ann", b"right", STORED) == "denied"
     assert len(calls) == 3
     check.close()
@@ -57,19 +60,17 @@ async def test_a_success_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPat
 
 async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest success is dropped."""
-    monkeypatch.setattr(credentials, "VERIFIED_MAX", 2)
     monkeypatch.setattr(credentials, "verify", lambda *_: True)
-    check = CredentialCheck(ManualClock())
+    check = CredentialCheck(ManualClock(), remembered_max=2)
     for name in ("a", "b", "c"):
         assert await check.check(name, b"p", STORED) == "accepted"
     assert len(check._verified) == 2
     check.close()
 
 
-async def test_a_flood_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flood_is_turned_away() -> None:
     """When the queue is full a CONNECT is refused with "try again", whatever its password."""
-    monkeypatch.setattr(credentials, "WAITING_MAX", 3)
-    check = CredentialCheck(ManualClock())
+    check = CredentialCheck(ManualClock(), waiting_max=3)
     results = await asyncio.gather(*(check.check(f"u{n}", b"right", STORED) for n in range(7)))
     assert results == ["accepted"] * 5 + ["busy"] * 2
     assert await check.check("u9", b"right", STORED) == "accepted"
@@ -93,8 +94,7 @@ class Gate:
 
 async def test_a_client_that_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it says so, its end is detected, or its entry is dropped for others."""
-    monkeypatch.setattr(credentials, "WAITING_PER_ADDRESS_MAX", 2)
-    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock(), waiting_max=2)
     first = asyncio.create_task(check.check("a", b"first", STORED))
     cancelled = asyncio.create_task(check.check("b", b"cancelled", STORED))
     left = asyncio.create_task(check.check("c", b"left", STORED, wanted=lambda: False))
@@ -112,10 +112,9 @@ async def test_a_client_that_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPa
 
 async def test_the_right_password_does_not_wait_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither from another address nor as another user from the same one; invented users count as one user."""
-    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock(), waiting_max=64)
     flood = [
-        asyncio.create_task(check.check(f"made up {n}", b"%d" % n, None, address="10.0.0.1"))
-        for n in range(credentials.WAITING_PER_ADDRESS_MAX + 5)
+        asyncio.create_task(check.check(f"made up {n}", b"%d" % n, None, address="10.0.0.1")) for n in range(64 + 4)
     ]
     await asyncio.sleep(0)
     right = [
@@ -128,6 +127,33 @@ async def test_the_right_password_does_not_wait_behind_a_flood(monkeypatch: pyte
     assert len(gate.passwords) < 8
     results = await asyncio.gather(*flood)
     assert results.count("busy") == 5
+    check.close()
+
+
+async def test_a_fleet_that_shares_a_user_costs_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that waited are let in by the first one's success; it also counts when that client has left."""
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    first = asyncio.create_task(check.check("ann", b"right", STORED))
+    others = [asyncio.create_task(check.check("ann", b"right", STORED, address=f"10.0.0.{n}")) for n in range(50)]
+    await asyncio.sleep(0)
+    first.cancel()
+    gate.opened.set()
+    assert set(await asyncio.gather(*others)) == {"accepted"}
+    assert check.hashes == 1
+    check.close()
+
+
+async def test_large_connects_wait_within_a_bound_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that many waiting clients cost little memory; small ones are not affected, and room comes back."""
+    monkeypatch.setattr(credentials, "LARGE_BYTES_MAX", 5_000)
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    large = asyncio.create_task(check.check("ann", b"right", STORED, size_bytes=3_000))
+    await asyncio.sleep(0)
+    assert await check.check("bob", b"right", STORED, size_bytes=3_000) == "busy"
+    small = asyncio.create_task(check.check("eve", b"right", STORED, size_bytes=1_000))
+    gate.opened.set()
+    assert (await large, await small) == ("accepted", "accepted")
+    assert await check.check("bob", b"right", STORED, size_bytes=3_000) == "accepted"
     check.close()
 
 
