@@ -344,6 +344,8 @@ class Delivery:
         # A socket that broke in this turn has closed its session already and is reported in the next.
         if not self._running or not self._writable or self._session.close_reason is not None:
             return False
+        if self._session.outgoing.must_wait(self.wake):
+            return False
         slow = self._slow
         if slow:
             portions = 1

@@ -164,6 +164,10 @@ def send_run(session: SessionState, source: Source, chunk: Chunk, portion: int, 
             chunk.shared = key, written
     output, taken, _with_qos, spent, _last_id, reason = written
     if taken:
-        session.out.append(output)
+        lane = outgoing.lane()
+        if lane is None:
+            session.out.append(output)
+        else:
+            lane.follow((output,))
         source.cursor = offset + taken
     return taken, spent, reason == SPECIAL

@@ -6,7 +6,8 @@
 The steps of all sessions of a loop turn are sent as one SESSION_FLOW; while `FLOWS_IN_FLIGHT` wait for the disk,
 further steps gather. Every step may be repeated, and unanswered ones are once the session is taken again; none is sent
 before, since the broker leaves out, and says so, what names an epoch that is over. A refusal (the disk is full) is
-repeated after `RETRY_S`; until then those exchanges stand still, and nothing else does.
+repeated after `RETRY_S`; until then those exchanges stand still, and so does what the same client is to be given behind
+a PUBLISH that is not noted yet: a topic's messages keep their order whatever their QoS.
 Invariant: the steps of one session take effect in the order in which they were made, at most one request of them in
 flight. Loop rule: on the loop's thread.
 """

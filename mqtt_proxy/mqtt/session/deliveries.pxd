@@ -12,6 +12,8 @@ cdef class Deliveries:
 
     @cython.locals(session=SessionState, at_level_3=cython.bint, extra=Py_ssize_t, packet_id=cython.long, parts=tuple)
     cpdef long deliver_prepared(self, bytes head, payload, int qos, token) except? -2
+    @cython.locals(session=SessionState)
+    cpdef _leave(self, tuple parts)
     @cython.locals(out=Outgoing)
     cpdef _put_exact(self, long packet_id, token, tuple parts)
     @cython.locals(session=SessionState)

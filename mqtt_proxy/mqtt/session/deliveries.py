@@ -95,15 +95,24 @@ class Deliveries:
             if len(head) + len(payload) + extra > session.terms.packet_size_out_max:
                 return TOO_LARGE
         if qos == 0:
-            session.out += (head, payload)
+            self._leave((head, payload))
             return 0
         packet_id = session.outgoing.assign(token)
         parts = (head, packet_id.to_bytes(2, "big") if at_level_3 else (packet_id << 8).to_bytes(3, "big"), payload)
         if qos == 2:
             self._put_exact(packet_id, token, parts)
         else:
-            session.out += parts
+            self._leave(parts)
         return packet_id
+
+    def _leave(self, parts: Parts) -> None:
+        """Send a PUBLISH, or let it stand behind what is parked."""
+        session = self._session
+        lane = session.outgoing.lane()
+        if lane is None:
+            session.out += parts
+        else:
+            lane.follow(parts)
 
     def _put_exact(self, packet_id: int, token: object, parts: Parts) -> None:
         """Send a QoS 2 PUBLISH, or park it for an owner that notes the steps."""
@@ -123,12 +132,13 @@ class Deliveries:
         return steps
 
     def send_parked(self, packet_ids: Iterable[int]) -> None:
-        """The ids and their messages are noted durably: send them."""
+        """The ids and their messages are noted durably: send them, and what stood behind them."""
         session = self._session
         if session.status is not _CONNECTED or session.outgoing.steps is None:
             return
-        for packet_id, parts in session.outgoing.steps.unpark(packet_ids):
-            session.outgoing.advance(packet_id, in_flight.RESERVED, in_flight.PUBLISHED)
+        for number, parts in session.outgoing.steps.unpark(packet_ids):
+            if number > 0:
+                session.outgoing.advance(number, in_flight.RESERVED, in_flight.PUBLISHED)
             session.out += parts
 
     def release(self, packet_ids: Iterable[int]) -> None:
@@ -222,4 +232,4 @@ class Deliveries:
 
     def _put(self, framed: tuple[bytes, bytes], packet_id: int, payload: bytes | memoryview) -> None:
         before, behind = framed
-        self._session.out += (before, packet_id.to_bytes(2, "big") + behind if packet_id else behind, payload)
+        self._leave((before, packet_id.to_bytes(2, "big") + behind if packet_id else behind, payload))

@@ -13,6 +13,8 @@ cdef class Outgoing:
     cpdef enter(self, packet_id, phase)
     cpdef long assign(self, object token) except? -1
     cpdef list resend(self)
+    cpdef object lane(self)
+    cpdef bint must_wait(self, wake) except -1
 
 cdef class DeliveryOrigin:
     cdef public long long queue_id

@@ -23,7 +23,7 @@ cost: an empty list. Loop rule: everything on the loop's thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mqtt_proxy.mqtt.codec.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
@@ -47,22 +47,57 @@ Parts = tuple[bytes | memoryview, ...]
 """The pieces of one PUBLISH."""
 
 
-class Qos2Steps:
-    """The steps that a session's owner has to note."""
+LANE_MESSAGES_MAX = 1_024
+"""Messages of QoS 0 and 1 behind a parked one, with more of which nothing further is taken from the log."""
+LANE_BYTES_MAX = 256 * 1024
+"""The same in bytes."""
 
-    __slots__ = ("_parked", "finished", "reserved")
+
+class Qos2Steps:
+    """The steps that a session's owner has to note, and the lane of what leaves in its order meanwhile.
+
+    Whatever is delivered while a PUBLISH is parked stands behind it in the lane, of any QoS: the order in which the
+    client gets a topic's messages is that in which they were stored. What waits for the client (its PUBREC, its PUBCOMP)
+    stands in no lane.
+    """
+
+    __slots__ = ("_lane", "_lane_bytes", "_noted", "_number", "finished", "on_room", "reserved")
 
     def __init__(self) -> None:
-        self._parked: dict[int, Parts] = {}
+        self._lane: dict[int, Parts] = {}
+        """Packet id of a parked PUBLISH, or a negative number for what only stands behind one -> its pieces."""
+        self._lane_bytes = 0
+        """Those of what stands behind: the window bounds what is parked."""
+        self._noted: set[int] = set()
+        """Parked packet ids that are noted and have others before them."""
+        self._number = 0
         self.reserved: list[tuple[int, object]] = []
         """(packet id, token) of deliveries parked since the owner took them last."""
         self.finished: list[int] = []
         """Packet ids that were acknowledged or refused since the owner took them last."""
+        self.on_room: Callable[[], None] | None = None
+        """Called once when the lane is no longer full."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a delivery is parked, so that others have to follow it."""
+        return bool(self._lane)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing further should be delivered before the lane moves."""
+        return self._lane_bytes >= LANE_BYTES_MAX or len(self._lane) >= LANE_MESSAGES_MAX
 
     def park(self, packet_id: int, token: object, parts: Parts) -> None:
         """Keep a PUBLISH until its id is noted."""
-        self._parked[packet_id] = parts
+        self._lane[packet_id] = parts
         self.reserved.append((packet_id, token))
+
+    def follow(self, parts: Parts) -> None:
+        """Keep packets that need no note until all that were parked before them have left."""
+        self._number -= 1
+        self._lane[self._number] = parts
+        self._lane_bytes += sum([len(part) for part in parts])
 
     def take_reserved(self) -> list[tuple[int, object]]:
         """The steps to note; clears them."""
@@ -75,9 +110,24 @@ class Qos2Steps:
         return taken
 
     def unpark(self, packet_ids: Iterable[int]) -> list[tuple[int, Parts]]:
-        """(packet id, PUBLISH) of those of the ids that are parked."""
-        found = [(packet_id, self._parked.pop(packet_id, None)) for packet_id in packet_ids]
-        return [(packet_id, parts) for packet_id, parts in found if parts is not None]
+        """These ids are noted: what may leave now, in order, as (packet id, or a negative number; pieces)."""
+        lane, noted = self._lane, self._noted
+        noted.update([packet_id for packet_id in packet_ids if packet_id in lane])
+        ready = []
+        for number, parts in lane.items():
+            if number > 0 and number not in noted:
+                break
+            ready.append((number, parts))
+        for number, parts in ready:
+            del lane[number]
+            if number > 0:
+                noted.discard(number)
+            else:
+                self._lane_bytes -= sum([len(part) for part in parts])
+        if self.on_room is not None and not self.is_full:
+            tell, self.on_room = self.on_room, None
+            tell()
+        return ready
 
 
 class Outgoing:
@@ -99,6 +149,22 @@ class Outgoing:
         """Set when the owner makes the steps of QoS 2 deliveries durable."""
         self.stray = 0
         """Acknowledgements of deliveries that were not in flight: ignored, counted."""
+
+    def must_wait(self, wake: Callable[[], None]) -> bool:
+        """Whether nothing may be delivered now, whatever its QoS: resends have to go first, or the lane is full.
+
+        `wake` is called when the lane has room; after a resend the session is woken by its acknowledgements.
+        """
+        if self.held is not None:
+            return True
+        if self.steps is None or not self.steps.is_full:
+            return False
+        self.steps.on_room = wake
+        return True
+
+    def lane(self) -> Qos2Steps | None:
+        """Where a PUBLISH has to wait because one before it is parked; None when it may leave."""
+        return self.steps if self.steps is not None and self.steps.waits else None
 
     @property
     def free(self) -> int:

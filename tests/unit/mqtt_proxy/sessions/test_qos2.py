@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from mqtt_proxy.delivery import delivery
 from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.properties import SESSION_EXPIRY
 from mqtt_proxy.sessions import qos2 as module
 from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SHARED_BIT
 from remoting.protocol.errors import Refused, RemoteViolation
@@ -54,6 +56,40 @@ async def test_each_outgoing_step_is_stored_before_it_is_sent() -> None:
         exact._ripe()
         await settle()
         assert session.exact == {}
+
+
+@pytest.mark.parametrize("level", [4, 5])
+async def test_messages_of_any_qos_follow_one_whose_step_is_not_stored_yet(level: int) -> None:
+    """A topic's messages arrive as they were stored, whichever of them have to be noted first."""
+    async with running() as rig:
+        kept = {SESSION_EXPIRY: 100} if level == 5 else None
+        client = await rig.subscriber("a", ("t", 2), clean=False, level=level, properties=kept)
+        sender = await rig.client("p")
+        rig.broker.refuse[RequestCode.SESSION_FLOW] = [Refused(14, "disk full")]
+        sender.send(*[publish("t", b"%d" % number, qos=number % 3, packet_id=number + 1) for number in range(9)])
+        await settle()
+        assert client.messages() == [("t", b"0", 0, False, False), ("t", b"1", 1, False, False)]
+        rig.services.exact._ripe()
+        await settle()
+        assert [payload for _topic, payload, *_ in client.messages()] == [b"%d" % number for number in range(2, 9)]
+
+
+async def test_what_stands_behind_an_unnoted_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further messages stay in the log; none is lost, and the order is that of the log."""
+    monkeypatch.setattr(delivery, "PORTION_MESSAGES_MAX", 16)
+    async with running() as rig:
+        client = await rig.subscriber("a", ("t", 2), clean=False)
+        sender = await rig.client("p")
+        rig.broker.refuse[RequestCode.SESSION_FLOW] = [Refused(14, "disk full")]
+        sender.send(publish("t", b"0", qos=2, packet_id=1))
+        sender.send(*[publish("t", b"%d" % number + bytes(9_999), qos=0) for number in range(1, 200)])
+        await settle(400)
+        assert client.messages() == []
+        assert client.handler._delivery.sources[0].cursor < 100
+        rig.services.exact._ripe()
+        await settle(400)
+        got = [payload.rstrip(b"\0") for _topic, payload, *_ in client.messages()]
+        assert got == [b"%d" % number for number in range(200)]
 
 
 async def test_an_incoming_pubcomp_is_sent_behind_the_removal_of_its_id() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt.codec.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
 from mqtt_proxy.mqtt.session.in_flight import (
+    LANE_BYTES_MAX,
     COMPLETING,
     CONFIRMED,
     PHASE_PUBLISH,
@@ -113,8 +114,37 @@ def test_steps_are_handed_out_once() -> None:
     assert steps.take_reserved() == [(1, "a"), (2, "b")]
     assert steps.take_finished() == [7]
     assert (steps.take_reserved(), steps.take_finished()) == ([], [])
-    assert steps.unpark([2, 3]) == [(2, (b"z",))]
-    assert steps.unpark([1, 2]) == [(1, (b"x", b"y"))]
+    assert steps.unpark([2, 3]) == []
+    assert steps.unpark([1, 2]) == [(1, (b"x", b"y")), (2, (b"z",))]
+    assert not steps.waits
+
+
+def test_what_follows_a_parked_publish_leaves_behind_it() -> None:
+    """Of any QoS, in the order of delivery; what follows nothing is not kept."""
+    outgoing = Outgoing(8)
+    assert outgoing.lane() is None
+    steps = outgoing.steps = Qos2Steps()
+    assert outgoing.lane() is None
+    steps.park(1, "a", (b"1",))
+    assert outgoing.lane() is steps
+    steps.follow((b"2",))
+    steps.park(3, "b", (b"3",))
+    steps.follow((b"4",))
+    assert [parts for _number, parts in steps.unpark([3])] == []
+    assert [parts for _number, parts in steps.unpark([1])] == [(b"1",), (b"2",), (b"3",), (b"4",)]
+    assert outgoing.lane() is None
+
+
+def test_a_full_lane_holds_deliveries_back_and_says_when_it_is_not() -> None:
+    outgoing, woken = Outgoing(8), []
+    steps = outgoing.steps = Qos2Steps()
+    steps.park(1, "a", (b"1",))
+    assert not outgoing.must_wait(lambda: woken.append("early"))
+    steps.follow((bytes(LANE_BYTES_MAX),))
+    assert outgoing.must_wait(lambda: woken.append("room"))
+    assert len(steps.unpark([1])) == 2
+    assert woken == ["room"]
+    assert not outgoing.must_wait(lambda: woken.append("late"))
 
 
 def pubacks(*ids: int) -> bytes:
