@@ -145,11 +145,13 @@ class SinkFeature(Feature):
                 ResponseCode.SYSTEM_BUSY, f"batch {waiting.batch} of sink {request.sink!r} is being committed"
             )
         plan = [(part.group, _numbers(part.handles)) for part in request.plan]
-        run = waiting or self.ledger.begin(request.sink, request.batch, handles, plan)
+        run = waiting or self.ledger.begin(request.sink, request.batch, handles, plan, request.digest)
         if run is None:
             last, position = self.ledger.last_batch(request.sink)
-            decided = _planned(self.ledger.plan(request.sink)) if last == request.batch else []
-            answer = BatchCommitted(already=True, count=0, plan=decided)
+            answer = BatchCommitted(already=True, count=0)
+            if last == request.batch:  # what an earlier one was is not known any more
+                answer.plan = _planned(self.ledger.plan(request.sink))
+                answer.digest = self.ledger.digest(request.sink)
             self._tools.answers.reply_at(position, peer, command.reply(body=encode(answer)))
             return
         self._run_commit(peer, command, run)
@@ -170,7 +172,7 @@ class SinkFeature(Feature):
         request = decode(Ledger, command.body)
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         last, position = self.ledger.last_batch(request.sink)
-        state = LedgerState(last, _planned(self.ledger.plan(request.sink)))
+        state = LedgerState(last, _planned(self.ledger.plan(request.sink)), self.ledger.digest(request.sink))
         self._tools.answers.reply_at(position, peer, command.reply(body=encode(state)))
 
     def check_publish(self, peer: Peer, command: Command) -> Command:
@@ -199,7 +201,8 @@ class SinkFeature(Feature):
         if self._commits.pop(run.sink, None) is not None:
             self._tools.metrics.commits.value += 1
             self._tools.metrics.messages_in.value += run.total
-        reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total, plan=_planned(run.plan))))
+        answer = BatchCommitted(already=False, count=run.total, plan=_planned(run.plan), digest=run.digest)
+        reply = command.reply(body=encode(answer))
         self._tools.answers.reply_when_found(run.position, list(self._publication.pending), peer, reply)
 
     def _continue_commit(self, peer: Peer, command: Command, run: CommitRun) -> None:

@@ -10,9 +10,12 @@ is to be committed at the others, is part of the home's LEDGER record, so that t
 the same batch; the others have `prepared` it before, which keeps their attempts from expiry and abort.
 
 ```
-LEDGER   key = sink   value = msgpack array [last batch, null | open, plan, [[batch, handles]... prepared]]
-open     [batch, handles, rows done, plan]    handles  [[partition, attempt, count]...]    plan  [[group, handles]...]
+LEDGER   key = sink   value = msgpack array [last batch, null | open, plan, [[batch, handles]... prepared], digest]
+open     [batch, handles, rows done, plan, digest]
+handles  [[partition, attempt, count]...]    plan  [[group, handles]...]    digest  null | BatchDigest
 ```
+The digest of a batch is kept as the driver gave it, at the home alone, for whoever repeats the batch: a record without
+one, of an earlier release or a driver that gave none, says nothing about the rows.
 Invariant: a row of a committed batch is visible exactly once; a batch at or below the last one is never appended again;
 what is prepared goes only with the commit of its batch or of a later one. Loop thread only.
 
@@ -40,6 +43,7 @@ from broker.store.state import state_kinds
 from broker.store.state.name_table import names_with_prefix
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
+from remoting.protocol.bodies.sink_body import BatchDigest
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import show
@@ -188,6 +192,7 @@ class OpenCommit(msgspec.Struct, array_like=True):
     handles: list[Handle]
     done: int
     plan: Plan = []
+    digest: BatchDigest | None = None
 
 
 class LedgerRecord(msgspec.Struct, array_like=True):
@@ -197,6 +202,7 @@ class LedgerRecord(msgspec.Struct, array_like=True):
     open: OpenCommit | None = None
     plan: Plan = []
     prepared: list[tuple[int, list[Handle]]] = []
+    digest: BatchDigest | None = None
 
 
 @dataclass(slots=True)
@@ -211,6 +217,7 @@ class CommitRun:
     finished: bool = False
     position: int = 0
     plan: Plan = field(default_factory=list)
+    digest: BatchDigest | None = None
 
 
 _decode = msgspec.msgpack.Decoder(LedgerRecord).decode
@@ -237,6 +244,10 @@ class SinkLedger:
     def plan(self, sink: str) -> Plan:
         """The part of the last committed batch at other broker groups."""
         return self._record(sink)[0].plan
+
+    def digest(self, sink: str) -> BatchDigest | None:
+        """What the rows of the last committed batch were, as its driver said; None where it did not."""
+        return self._record(sink)[0].digest
 
     def prepare(self, sink: str, batch: int, handles: Sequence[Handle]) -> int:
         """Check attempts and keep them for a commit that may come late; returns the log position of that record.
@@ -267,10 +278,17 @@ class SinkLedger:
                 runs.append(self._resumed(bytes(key).decode(), record.open))
         return runs
 
-    def begin(self, sink: str, batch: int, handles: Sequence[Handle], plan: Plan | None = None) -> CommitRun | None:
+    def begin(
+        self,
+        sink: str,
+        batch: int,
+        handles: Sequence[Handle],
+        plan: Plan | None = None,
+        digest: BatchDigest | None = None,
+    ) -> CommitRun | None:
         """Check a commit and begin it; None when the batch is committed already.
 
-        `plan`: the part of the batch at other broker groups, which this commit decides too.
+        `plan`: the part of the batch at other broker groups, which this commit decides too; `digest`: its rows.
 
         Raises:
             Refused: an attempt is not staged or incomplete, another batch of the sink is half committed, or other
@@ -297,7 +315,7 @@ class SinkLedger:
         for handle in handles:
             self._check(sink, batch, handle)
         total = sum(count for _partition, _attempt, count in handles)
-        return CommitRun(sink, batch, list(handles), total, plan=plan or [])
+        return CommitRun(sink, batch, list(handles), total, plan=plan or [], digest=digest)
 
     def step(self, run: CommitRun) -> None:
         """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
@@ -309,9 +327,9 @@ class SinkLedger:
         last, _position = self._record(run.sink)
         if finished:
             prepared = [one for one in last.prepared if one[0] > run.batch]
-            record = LedgerRecord(run.batch, plan=run.plan, prepared=prepared)
+            record = LedgerRecord(run.batch, plan=run.plan, prepared=prepared, digest=run.digest)
         else:
-            record = msgspec.structs.replace(last, open=OpenCommit(run.batch, run.handles, done, run.plan))
+            record = msgspec.structs.replace(last, open=OpenCommit(run.batch, run.handles, done, run.plan, run.digest))
         change = StateChange(state_kinds.LEDGER, run.sink.encode(), _encode(record))
         if group.count:
             run.position = self._store.append(group, atomic=True, changes=[change]).end_position
@@ -356,7 +374,7 @@ class SinkLedger:
     @staticmethod
     def _resumed(sink: str, commit: OpenCommit) -> CommitRun:
         total = sum(count for _partition, _attempt, count in commit.handles)
-        return CommitRun(sink, commit.batch, commit.handles, total, commit.done, plan=commit.plan)
+        return CommitRun(sink, commit.batch, commit.handles, total, commit.done, plan=commit.plan, digest=commit.digest)
 
     def _keep(self, sink: str, batch: int, handles: Sequence[Handle]) -> None:
         for partition, attempt, _count in handles:

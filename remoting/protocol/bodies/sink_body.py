@@ -4,6 +4,8 @@ Tasks stage their rows under (sink, batch, partition, attempt); the driver commi
 The ledger remembers the last committed batch per sink, so a repeated commit is answered `already` and appends
 nothing. A batch of several broker groups is decided by the commit at one of them, the sink's home: the others
 `prepare` it first, and the home keeps with its ledger what each has to commit, for whichever driver finishes it.
+A number alone does not say what a batch was: the commit has a digest of all its rows, which the home's ledger keeps and
+answers, so that whoever repeats the number can tell whether it has the same rows.
 Invariant: prepared attempts are kept until their batch or a later one is committed. Use `encode(message)` and
 `decode(Kind, body)`. Thread rule: plain values, pure functions.
 """
@@ -22,6 +24,7 @@ __all__ = [
     "AbortBatch",
     "Batch",
     "BatchCommitted",
+    "BatchDigest",
     "CommitBatch",
     "Count",
     "Ledger",
@@ -38,6 +41,8 @@ NO_BATCH = -1
 
 Batch = Annotated[int, Meta(ge=-1)]
 Count = Annotated[int, Meta(ge=0)]
+Sum = Annotated[int, Meta(ge=0)]
+"""Of 64 bits."""
 
 
 class StageReply(msgspec.Struct, array_like=True):
@@ -61,11 +66,24 @@ class Planned(msgspec.Struct, array_like=True):
     handles: list[StageHandle]
 
 
+class BatchDigest(msgspec.Struct, array_like=True, frozen=True):
+    """What the rows of a whole batch were, at all groups: their number and two sums of hashes of `kind`.
+
+    `writer`: the query that wrote them, empty where that is not known. Only digests of one kind can be compared.
+    """
+
+    rows: Count
+    low: Sum
+    high: Sum
+    kind: Count
+    writer: str = ""
+
+
 class CommitBatch(msgspec.Struct, array_like=True):
     """Make the staged attempts of one batch visible, all or nothing.
 
     `plan`: the parts of the batch at other groups; kept with the ledger. `prepare`: make nothing visible yet, but check
-    the attempts and keep them until the commit, however late.
+    the attempts and keep them until the commit, however late. `digest`: of the whole batch, for its home's ledger.
     """
 
     sink: str
@@ -73,14 +91,17 @@ class CommitBatch(msgspec.Struct, array_like=True):
     handles: list[StageHandle]
     plan: list[Planned] = []
     prepare: bool = False
+    digest: BatchDigest | None = None
 
 
 class BatchCommitted(msgspec.Struct, array_like=True):
-    """`already`: the ledger had this batch; `count`: messages this request made visible; `plan`: that of the batch."""
+    """`already`: the ledger had this batch; `count`: messages this request made visible; `plan`: that of the batch;
+    `digest`: what the committed rows were, None where that is not known (any more)."""
 
     already: bool
     count: Count
     plan: list[Planned] = []
+    digest: BatchDigest | None = None
 
 
 class AbortBatch(msgspec.Struct, array_like=True):
@@ -97,7 +118,8 @@ class Ledger(msgspec.Struct, array_like=True):
 
 
 class LedgerState(msgspec.Struct, array_like=True):
-    """The last committed batch, NO_BATCH for none, and its parts at other groups."""
+    """The last committed batch, NO_BATCH for none, its parts at other groups, and what its rows were, if known."""
 
     last_batch: Batch
     plan: list[Planned] = []
+    digest: BatchDigest | None = None

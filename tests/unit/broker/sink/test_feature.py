@@ -17,6 +17,7 @@ from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_mult
 from remoting.protocol.bodies.sink_body import (
     AbortBatch,
     BatchCommitted,
+    BatchDigest,
     CommitBatch,
     Ledger,
     LedgerState,
@@ -63,11 +64,15 @@ async def test_staged_rows_are_visible_only_after_the_commit_and_once(running) -
     (hidden,) = running.broker.topics.hidden
     pulled = await connection.request(Command(RequestCode.MULTI_PULL, body=encode_multi_pull([(hidden, 0, 9, 9_999)])))
     assert decode_multi_pull_reply(pulled.body)[0].status == STATUS_NO_SUCH_QUEUE
-    commit = CommitBatch("s", 0, [StageHandle(0, 0, 2)])
-    assert await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted) == BatchCommitted(False, 2)
-    assert await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted) == BatchCommitted(True, 0)
+    digest, other = BatchDigest(2, 3, 4, 1, "query"), BatchDigest(9, 9, 9, 1)
+    commit = CommitBatch("s", 0, [StageHandle(0, 0, 2)], digest=digest)
+    answer = await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted)
+    assert answer == BatchCommitted(False, 2, digest=digest)
+    commit.digest = other
+    answer = await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted)
+    assert answer == BatchCommitted(True, 0, digest=digest), "what was committed, for the driver to compare"
     assert visible(running, b"out/x") == 2
-    assert (await ask(connection, RequestCode.LEDGER, Ledger("s"), LedgerState)).last_batch == 0
+    assert await ask(connection, RequestCode.LEDGER, Ledger("s"), LedgerState) == LedgerState(0, [], digest)
 
 
 async def test_a_repeated_frame_stages_nothing_twice(running) -> None:

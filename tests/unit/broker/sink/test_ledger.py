@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from broker.publishing.placement import Placement, QueueChoice
 from broker.sink.ledger import KEPT_EXPIRY_FACTOR, NO_BATCH, PREPARED_MAX, AttemptKey, SinkLedger, Stages
 from broker.store.placed import Placed
+from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange
 from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
+from remoting.protocol.bodies.sink_body import BatchDigest
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names
 from remoting.protocol.records.image import hide
@@ -36,8 +40,8 @@ class Sink:
         self.bench.settle()
         return partition, attempt, len(entries)
 
-    def commit(self, batch: int, handles) -> bool:
-        run = self.ledger.begin("s", batch, handles)
+    def commit(self, batch: int, handles, digest: BatchDigest | None = None) -> bool:
+        run = self.ledger.begin("s", batch, handles, digest=digest)
         while run is not None and not run.finished:
             self.ledger.step(run)
         self.bench.settle()
@@ -83,6 +87,36 @@ def test_an_older_batch_is_already_committed(bench, rows) -> None:
     sink.commit(5, [sink.stage(rows(b"five"), 5)])
     assert not sink.commit(4, [(0, 0, 1)])
     assert sink.bodies() == [b"five"]
+
+
+@pytest.mark.parametrize("group_bytes_max", [1, 1_000_000])
+def test_what_a_batch_was_is_kept_with_its_number(bench, rows, group_bytes_max) -> None:
+    """Also while its commit is half done, and after a restart; the digest of a repeated commit changes nothing."""
+    sink = Sink(bench, group_bytes_max=group_bytes_max)
+    mine, late = BatchDigest(3, 1, 2, 1, "query"), BatchDigest(9, 9, 9, 1)
+    handle = sink.stage(rows(b"1", b"2", b"3"), 4)
+    sink.ledger.step(sink.ledger.begin("s", 4, [handle], digest=mine))
+    bench.reopen()
+    sink = Sink(bench, group_bytes_max=group_bytes_max)
+    for run in sink.ledger.unfinished():
+        assert run.digest == mine
+        while not run.finished:
+            sink.ledger.step(run)
+    assert not sink.commit(4, [handle], late)
+    bench.settle()
+    assert (sink.ledger.last_batch("s")[0], sink.ledger.digest("s")) == (4, mine)
+    assert sink.commit(5, [sink.stage(rows(b"4"), 5)])
+    assert sink.ledger.digest("s") is None
+
+
+def test_a_ledger_of_an_earlier_release_says_nothing_of_the_rows(bench) -> None:
+    """One without a plan, and one with a commit that was half done."""
+    for value in ([3], [3, None], [3, [4, [[0, 0, 5]], 2, []], [], []]):
+        raw = msgspec.msgpack.encode(value)
+        bench.store.append_state([StateChange(state_kinds.LEDGER, b"s", raw)])
+        ledger = Sink(bench).ledger
+        assert (ledger.last_batch("s")[0], ledger.digest("s")) == (3, None)
+        assert [run.digest for run in ledger.unfinished()] == [None] * (len(value) > 2)
 
 
 def test_an_empty_batch_is_committed_too(bench) -> None:
