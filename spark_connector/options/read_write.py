@@ -310,11 +310,19 @@ class WriteOptions(ConnectionOptions):
         "checkpoint keeps. One name belongs to one checkpoint: a query that starts over under it fails, because its "
         "batches begin at 0 again.",
     )
+    replay_mismatch: str = option(
+        option_table.one_of("fail", "skip"),
+        "fail",
+        "What happens where a batch number that was committed comes again with other rows (the checkpoint was "
+        "restored, replaced or copied): `fail` refuses the batch, `skip` leaves its rows out as if they were the "
+        "committed ones, for queries that do not give the same rows when a batch is repeated.",
+    )
     txn_app_id: str | None = option(
         str,
         None,
-        "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; a version that is not "
-        "above the last committed one of this id is skipped. One id belongs to one query and checkpoint.",
+        "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; the last committed version "
+        "of this id is skipped if it has the same rows again, see `replayMismatch`. One id belongs to one query and "
+        "checkpoint.",
     )
     txn_version: int | None = option(option_table.count, None, "See `txnAppId`; in `foreachBatch` the batch id.")
     batch_codec: str | None = option(

@@ -1,4 +1,5 @@
-"""Records to columns, compiled: checks, and Arrow buffers of every variable-length part. Pure-Python-mode Cython.
+"""Records to columns, compiled: checks, and Arrow buffers of every variable-length part; a sum of hashes of many rows.
+Pure-Python-mode Cython.
 
 The pure twin is what readers do with numpy without it. A column comes as (offsets i32[n + 1], bytes, validity bitmap or
 None, nulls, whether all bytes are ASCII): two passes over the headers, one for the lengths, one that copies. Invariant:
@@ -242,6 +243,51 @@ def properties(data: cython.const[cython.uchar][::1], starts: cython.const[cytho
             values.add(pairs.at, pairs.lengths[2 * pair + 1])
             pairs.at += pairs.lengths[2 * pair + 1]
     return first, keys.column(), values.column()
+
+
+STEP = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
+MIX = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
+MIX_LOW = cython.declare(cython.ulonglong, 0x94D049BB133111EB)
+MIX_HIGH = cython.declare(cython.ulonglong, 0xD6E8FEB86659FD93)
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def digest(data: cython.const[cython.uchar][::1], edges: cython.const[cython.longlong][::1], skipped: cython.int):
+    """Return (low, high): the sums, modulo 2^64, of two hashes of every row, but for its first `skipped` words.
+
+    Row i is data[edges[i]:edges[i + 1]], whole words of 8 bytes. Raises LocalMisuse for any other edges.
+    """
+    row: cython.Py_ssize_t
+    at: cython.longlong
+    low: cython.ulonglong = 0
+    high: cython.ulonglong = 0
+    for row in range(edges.shape[0] - 1):
+        if edges[row] < 0 or edges[row + 1] < edges[row] or (edges[row] | edges[row + 1]) & 7:
+            raise LocalMisuse("rows of other than whole words")
+    if edges.shape[0] and edges[edges.shape[0] - 1] > data.shape[0]:
+        raise LocalMisuse("rows behind the end of their bytes")
+    for row in range(edges.shape[0] - 1):
+        sum_low: cython.ulonglong = 0
+        sum_high: cython.ulonglong = 0
+        key: cython.ulonglong = 0
+        at = edges[row] + 8 * skipped
+        while at < edges[row + 1]:
+            word: cython.ulonglong
+            memcpy(cython.address(word), cython.address(data[at]), 8)
+            key += STEP
+            word = (word ^ key) * MIX
+            word ^= word >> 32
+            other: cython.ulonglong = word * MIX_HIGH
+            word *= MIX_LOW
+            sum_low += word ^ (word >> 29)
+            sum_high += other ^ (other >> 31)
+            at += 8
+        sum_low = (sum_low ^ (sum_low >> 32)) * MIX
+        low += sum_low ^ (sum_low >> 29)
+        sum_high = (sum_high ^ (sum_high >> 32)) * MIX_LOW
+        high += sum_high ^ (sum_high >> 31)
+    return low, high
 
 
 @cython.final

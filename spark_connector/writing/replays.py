@@ -1,0 +1,110 @@
+"""Whether a batch number that was committed before has the same rows again, and what to say where it has not.
+
+Batches are counted by Spark's checkpoint, so a number says which batch is meant only as long as the checkpoint goes on.
+A replay (same number, same rows) is what exactly-once is for; other rows under a committed number would be lost if they
+were taken for one. Which of three things happened is told by what is known:
+
+    another query's id, or batch 0                       a new checkpoint under the name
+    committed while these rows were staged, or after     a copy of the checkpoint, and two queries at once
+    this run of the query had committed before
+    otherwise                                            a checkpoint restored from an older backup
+
+Invariant: rows are passed over only where they are known to be the committed ones, where the ledger does not know what
+these were (of an earlier release), or where the user said so (`replayMismatch` = skip). Pure, but for the runs that
+this process knows to have committed. Thread rule: the driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from remoting.protocol.bodies.sink_body import BatchDigest
+from spark_connector.errors import OptionError
+from spark_connector.options.read_write import WriteOptions
+
+KIND = 1
+"""Number of the way in which `digests` hashes rows."""
+WHOLE = 2**64
+SKIP = "skip"
+RUNS_REMEMBERED = 1_000
+SWITCH = "If the query gives other rows each time it is run, set the option 'replayMismatch' = skip."
+_COMMITTED: dict[str, None] = {}
+"""Runs of queries that have committed a batch in this process; the oldest is forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A batch as a driver has it: its number, the digest of its rows (None: not made), the run it belongs to."""
+
+    sink: str
+    batch: int
+    digest: BatchDigest | None
+    run: str = ""
+
+
+def total(digests: Iterable[BatchDigest | None], writer: str = "") -> BatchDigest | None:
+    """The digest of all these rows together, of the query `writer`; None where one of the parts has none."""
+    count = low = high = 0
+    for one in digests:
+        if one is None:
+            return None
+        count, low, high, writer = count + one.rows, low + one.low, high + one.high, writer or one.writer
+    return BatchDigest(count, low % WHOLE, high % WHOLE, KIND, writer)
+
+
+def are_same(one: BatchDigest, other: BatchDigest) -> bool:
+    """Whether two digests are of the same rows; also where that cannot be told, by digests of different kinds."""
+    return one.kind != other.kind or (one.rows, one.low, one.high) == (other.rows, other.low, other.high)
+
+
+def note_commit(run: str) -> None:
+    """Remember that this run of a query has committed."""
+    if run:
+        while len(_COMMITTED) >= RUNS_REMEMBERED:
+            _COMMITTED.pop(next(iter(_COMMITTED)))
+        _COMMITTED[run] = None
+
+
+def check_behind(sink: str, batch: int, last: int, options: WriteOptions) -> None:
+    """Raise OptionError for a batch before the last committed one: what its rows were is not known any more."""
+    if batch < last and options.replay_mismatch != SKIP:
+        raise OptionError(
+            f"sink {sink!r} has committed batch {last} and this query writes batch {batch}: it has another checkpoint, "
+            "or one that was restored from an older backup, whose rows would be taken for repeated ones and lost. Go "
+            f"on with a checkpoint that has finished batch {last - 1}, or begin with a new checkpoint, "
+            "'startingOffsets' where the sink ends, and a name of its own ('sinkId', 'txnAppId' or the batch writer's)"
+        )
+
+
+def check_same(mine: Replayed, known: BatchDigest | None, options: WriteOptions, *, was_staged: bool) -> None:
+    """Raise OptionError unless the batch has the rows that were committed; `was_staged`: it was not committed before
+    all of its tasks had begun."""
+    if known is None or mine.digest is None or options.replay_mismatch == SKIP or are_same(known, mine.digest):
+        return
+    begun = f"sink {mine.sink!r} has committed batch {mine.batch} with {known.rows} rows"
+    ours = f"{mine.digest.rows}" if mine.digest.rows != known.rows else "as many"
+    raise OptionError(
+        f"{begun}, and this query writes {ours} other ones under the same number: {_reason(mine, known, was_staged)} "
+        f"Nothing of this batch was written. {SWITCH}"
+    )
+
+
+def _reason(mine: Replayed, known: BatchDigest, was_staged: bool) -> str:
+    """What it looks like, and what to do."""
+    is_other_query = bool(known.writer and mine.digest and mine.digest.writer and known.writer != mine.digest.writer)
+    if was_staged or (mine.run in _COMMITTED and not is_other_query):
+        return (
+            "it looks like a copied checkpoint that two queries use at once. Stop one of them; give the other a "
+            "checkpoint of its own and a sink of its own ('sinkId', or the batch writer's name)."
+        )
+    if is_other_query or (mine.batch == 0 and not known.writer):
+        return (
+            "it looks like a new checkpoint under the name of an older one. Give the query a sink of its own "
+            "('sinkId', or the batch writer's name), or go on with the checkpoint that wrote the batches so far."
+        )
+    return (
+        "it looks like a checkpoint that was restored from an older backup. Restore one that has finished batch "
+        f"{mine.batch}, or begin with a new checkpoint, 'startingOffsets' where the sink ends, and a new name "
+        "('sinkId', or the batch writer's)."
+    )
