@@ -3,9 +3,9 @@
     query = frame.writeStream.outputMode("update").foreachBatch(BatchWriter("alerts", mqttTopic="plant/alerts")).start()
 
 Spark calls it again with the same batch id when a batch is repeated; `txnAppId` and `txnVersion` make that harmless.
-Invariant: a batch that the broker has is neither computed nor sent again, and a batch of another checkpoint is refused
-instead of being taken for one. Thread rule: the driver's thread of the query; picklable, because Spark Connect sends
-it.
+Invariant: a batch that the broker has is not sent again; it is computed again, where the broker knows what its rows
+were, to compare them: a batch of another checkpoint is refused instead of being taken for one. Thread rule: the
+driver's thread of the query; picklable, because Spark Connect sends it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ class BatchWriter:
         parse_write(self._given(0))
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write the batch, unless the broker has it."""
-        from spark_connector.writing.sink import check_replay, finish_batch, sink_home
+        """Write the batch, unless the broker has it. Raises OptionError where the broker has other rows for its id."""
+        from spark_connector.writing.replays import SKIP, Replayed, check_behind
+        from spark_connector.writing.sink import finish_batch, sink_home
 
         options = self._given(batch_id)
         parsed = parse_write(options)
         if parsed.delivery == "exactly-once":
             home = sink_home(self._app_id, parsed)
-            if batch_id <= home.last_batch:
-                check_replay(self._app_id, batch_id, home.last_batch)
-                finish_batch(home, self._app_id, batch_id)
+            check_behind(self._app_id, batch_id, home.last_batch, parsed)
+            is_comparable = home.digest is not None and parsed.replay_mismatch != SKIP
+            if batch_id <= home.last_batch and not is_comparable:
+                finish_batch(home, Replayed(self._app_id, batch_id, None), parsed)
                 return
         frame.write.format("rocketmq").mode("append").options(**options).save()
 

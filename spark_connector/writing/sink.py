@@ -12,8 +12,9 @@ replay harmless. A batch that is staged at several broker groups goes in three s
     commit    at the sink's home      decides the batch; the plan of the other groups is part of that ledger record
     commit    at every other group    the home's plan, whichever process does it
 
-A process that finds a batch decided (a replay after a dead driver) commits the plan and nothing else.
-Invariant: the home is the group with the highest batch, the first by name among equals, so a group that joins changes
+A process that finds a batch decided (a replay after a dead driver) compares its rows with those that were committed
+(`replays`), then commits the plan and nothing else. Invariant: the home is the group with the highest batch; among
+equals the one that decided it, which has its digest and plan, then the first by name, so a group that joins changes
 nothing. Thread rule: one task or the driver.
 """
 
@@ -29,13 +30,14 @@ from typing import Self
 from remoting.client.blocking import BlockingConnection
 from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
 from remoting.protocol.bodies import sink_body
-from remoting.protocol.bodies.sink_body import Planned, StageHandle
+from remoting.protocol.bodies.sink_body import BatchDigest, Planned, StageHandle
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.brokers import GroupMaster, Outage, find_masters, unreachable
-from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
+from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import WriteOptions
+from spark_connector.writing.replays import Replayed, check_behind, check_same, note_commit
 from spark_connector.writing.row_encoder import EncodedRows
 
 
@@ -48,6 +50,8 @@ class SinkHome:
     plan: tuple[Planned, ...]
     brokers: Mapping[str, GroupMaster]
     """Every broker group there is."""
+    digest: BatchDigest | None = None
+    """What the rows of the last batch were; None where that is not known."""
 
 
 def sink_home(sink: str, options: WriteOptions) -> SinkHome:
@@ -57,18 +61,8 @@ def sink_home(sink: str, options: WriteOptions) -> SinkHome:
     """
     brokers = find_masters(options)
     states = [(name, ledger_of(master, sink)) for name, master in brokers.items()]
-    name, state = max(states, key=lambda one: one[1].last_batch)
-    return SinkHome(name, state.last_batch, tuple(state.plan), brokers)
-
-
-def check_replay(sink: str, batch: int, last: int) -> None:
-    """Raise OptionError unless a stream repeats its last batch: what is further behind is of another checkpoint."""
-    if batch < last:
-        raise OptionError(
-            f"sink {sink!r} has committed batch {last} and this query writes batch {batch}: it has another checkpoint, "
-            "whose rows would be taken for repeated ones. Give it a name of its own ('sinkId', or the batch writer's), "
-            "or go on with the checkpoint that wrote them"
-        )
+    name, state = max(states, key=lambda one: (one[1].last_batch, one[1].digest is not None or bool(one[1].plan)))
+    return SinkHome(name, state.last_batch, tuple(state.plan), brokers, state.digest)
 
 
 def ledger_of(master: GroupMaster, sink: str) -> sink_body.LedgerState:
@@ -85,34 +79,49 @@ def commit_batch(
     *,
     plan: Sequence[Planned] = (),
     prepare: bool = False,
+    digest: BatchDigest | None = None,
 ) -> sink_body.BatchCommitted:
     """Make the listed attempts visible, or prepare that; repeating it is harmless."""
-    body = sink_body.encode(sink_body.CommitBatch(sink, batch, list(handles), list(plan), prepare))
+    body = sink_body.encode(sink_body.CommitBatch(sink, batch, list(handles), list(plan), prepare, digest))
     return sink_body.decode(sink_body.BatchCommitted, master.ask(Command(RequestCode.COMMIT_BATCH, body=body)).body)
 
 
-def commit_everywhere(
-    sink: str, batch: int, handles: Mapping[str, Sequence[StageHandle]], options: WriteOptions
-) -> list[str]:
-    """Commit what is staged at each group, or what was decided for this batch before; the groups concerned."""
+def commit_everywhere(mine: Replayed, handles: Mapping[str, Sequence[StageHandle]], options: WriteOptions) -> list[str]:
+    """Commit what is staged at each group, or what was decided for this batch before; the groups concerned.
+
+    Raises OptionError where other rows were decided.
+    """
+    sink, batch = mine.sink, mine.batch
     brokers = find_masters(options)
     if len(brokers) == 1 and set(handles) <= set(brokers):
         home = SinkHome(next(iter(brokers)), sink_body.NO_BATCH, (), brokers)
     else:
         home = sink_home(sink, options)
     if home.last_batch >= batch:
-        return finish_batch(home, sink, batch)
+        return finish_batch(home, mine, options, was_staged=True)
     others = {group: list(staged) for group, staged in handles.items() if group != home.group}
     for group, staged in others.items():
         commit_batch(_at(home, group), sink, batch, staged, prepare=True)
     plan = [Planned(group, staged) for group, staged in others.items()]
-    decided = commit_batch(_at(home, home.group), sink, batch, handles.get(home.group, ()), plan=plan)
+    master = _at(home, home.group)
+    decided = commit_batch(master, sink, batch, handles.get(home.group, ()), plan=plan, digest=mine.digest)
+    if decided.already and decided.digest is None and mine.digest is not None:
+        check_behind(sink, batch, ledger_of(master, sink).last_batch, options)
+    check_same(mine, decided.digest, options, was_staged=True)
+    note_commit(mine.run)
     return _finish(home, sink, batch, decided.plan)
 
 
-def finish_batch(home: SinkHome, sink: str, batch: int) -> list[str]:
-    """Commit at the other groups what the home has decided for this batch, if it is its last; the groups concerned."""
-    return _finish(home, sink, batch, home.plan if home.last_batch == batch else ())
+def finish_batch(home: SinkHome, mine: Replayed, options: WriteOptions, *, was_staged: bool = False) -> list[str]:
+    """Commit at the other groups what the home has decided for this batch, if it is its last; the groups concerned.
+
+    Raises OptionError where this batch has other rows, or is one before the last, whose rows are not known any more.
+    """
+    check_behind(mine.sink, mine.batch, home.last_batch, options)
+    if home.last_batch != mine.batch:
+        return [home.group]
+    check_same(mine, home.digest, options, was_staged=was_staged)
+    return _finish(home, mine.sink, mine.batch, home.plan)
 
 
 def _finish(home: SinkHome, sink: str, batch: int, plan: Sequence[Planned]) -> list[str]:

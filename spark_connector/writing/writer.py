@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from remoting.protocol.bodies.sink_body import StageHandle
+from remoting.protocol.bodies.sink_body import BatchDigest, StageHandle
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.brokers import GroupMaster, find_masters
@@ -36,9 +36,11 @@ from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.worker import Clock, begin_task, wall_ms
 from spark_connector.writing.columns import SinkColumns, sink_columns
+from spark_connector.writing.replays import SKIP, Replayed, check_behind, total
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
     from spark_connector.writing.partitioner import Partitioner
@@ -142,6 +144,8 @@ def _text(value: str | bytes) -> str:
 ATTEMPT_BITS = 48
 """Size of the random number that distinguishes two runs of the same task."""
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
+RUN_ID_PROPERTY = "spark.jobGroup.id"
+"""Spark runs the jobs of a stream as a group that is named by the run of the query."""
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 CHECKED_MAX = 1_000
 """Sinks remembered as allowed."""
@@ -160,6 +164,10 @@ class StagedRows(WriterCommitMessage):
     counts: dict[str, int] = field(default_factory=dict)
     is_replay: bool = False
     """The batch was decided before; the task sent nothing."""
+    digest: BatchDigest | None = None
+    """What its rows were, staged or not; None where it was not made."""
+    run: str = ""
+    """The run of the query, of a stream."""
 
     @property
     def count(self) -> int:
@@ -248,57 +256,109 @@ def write_task(
     begin_task()
     from spark_connector.brokers import patiently
     from spark_connector.writing.partitioner import Partitioner
-    from spark_connector.writing.sink import AttemptName, check_replay, sink_home
+    from spark_connector.writing.sink import AttemptName, sink_home
 
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
+    query, run = _query_of(context)
     attempt = AttemptName(sink, batch, partition, secrets.randbits(ATTEMPT_BITS))
-    left = StagedRows(sink, batch, partition, attempt.attempt)
+    left = StagedRows(sink, batch, partition, attempt.attempt, run=run if is_stream or query else "")
     filled = (one for one in iterator if one.num_rows)
     first = next(filled, None)
+    rows = TaskRows(filled if first is None else chain([first], filled), columns, options, query)
     if first is None:
+        left.digest = rows.digest
         return left
-    rows = chain([first], filled)
     if options.delivery == "at-least-once":
         brokers = patiently(lambda: find_masters(options), options)
         home_group = next(iter(brokers))
         partitioner = Partitioner(brokers, home_group, attempt.attempt, options, queue_column=columns.queue_column)
-        _send(rows, columns, options, partitioner, brokers, None)
+        rows.send(partitioner, brokers, None)
         return left
     home = patiently(lambda: sink_home(sink, options), options)
     if home.last_batch >= batch:
-        if is_stream:
-            check_replay(sink, batch, home.last_batch)
+        check_behind(sink, batch, home.last_batch, options)
         left.is_replay = True
+        if home.digest is not None and options.replay_mismatch != SKIP:
+            rows.pass_over()
+            left.digest = rows.digest
         return left
     partitioner = Partitioner(home.brokers, home.group, attempt.attempt, options, queue_column=columns.queue_column)
-    left.counts = _send(rows, columns, options, partitioner, home.brokers, attempt)
+    left.counts = rows.send(partitioner, home.brokers, attempt)
+    left.digest = rows.digest
     return left
 
 
-def _send(
-    batches: Iterator[pa.RecordBatch],
-    columns: SinkColumns,
-    options: WriteOptions,
-    partitioner: Partitioner,
-    brokers: Mapping[str, GroupMaster],
-    attempt: AttemptName | None,
-) -> dict[str, int]:
-    """Encode and send the rows to the groups of their topics; rows by group."""
-    from spark_connector.writing.sink import RowSender
+def _query_of(context: TaskContext | None) -> tuple[str, str]:
+    """(id of the query, its run) that a task belongs to, empty where it belongs to none."""
+    if context is None:
+        return "", ""
+    return context.getLocalProperty(QUERY_ID_PROPERTY) or "", context.getLocalProperty(RUN_ID_PROPERTY) or ""
 
-    senders: dict[str, RowSender] = {}
-    largest = LargestRow(columns.parts)
-    with ExitStack() as open_senders, largest.named():
-        for batch in batches:
-            picked = columns.pick(batch)
-            largest.note(picked)
-            for group, own, count in partitioner.split(picked, batch.num_rows):
-                if group not in senders:
-                    sender = RowSender(brokers[group], attempt, options)
-                    senders[group] = open_senders.enter_context(sender)
-                senders[group].add(encoded_rows(own, count, options, labels=columns.parts))
-        return {group: sender.finish() for group, sender in senders.items()}
+
+class TaskRows:
+    """The rows of one task on their way to the brokers, and what they are."""
+
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions, query: str
+    ) -> None:
+        self._batches = batches
+        self._columns = columns
+        self._options = options
+        self._query = query
+        self._digests: list[BatchDigest] = []
+
+    @property
+    def digest(self) -> BatchDigest | None:
+        """What the rows are that were sent or passed over; None where nobody will compare them."""
+        return total(self._digests, self._query) if self._is_digested else None
+
+    @property
+    def _is_digested(self) -> bool:
+        return self._options.delivery == "exactly-once" and self._options.replay_mismatch != SKIP
+
+    def pass_over(self) -> None:
+        """Look at all rows and send none."""
+        for batch in self._batches:
+            picked = self._columns.pick(batch)
+            encoded = encoded_rows(picked, batch.num_rows, self._options, labels=self._columns.parts)
+            self._note(picked, batch.num_rows, encoded)
+
+    def send(
+        self, partitioner: Partitioner, brokers: Mapping[str, GroupMaster], attempt: AttemptName | None
+    ) -> dict[str, int]:
+        """Encode and send the rows to the groups of their topics; rows by group."""
+        from spark_connector.writing.sink import RowSender
+
+        senders: dict[str, RowSender] = {}
+        largest = LargestRow(self._columns.parts)
+        with ExitStack() as open_senders, largest.named():
+            for batch in self._batches:
+                picked = self._columns.pick(batch)
+                largest.note(picked)
+                for group, own, count in partitioner.split(picked, batch.num_rows):
+                    if group not in senders:
+                        sender = RowSender(brokers[group], attempt, self._options)
+                        senders[group] = open_senders.enter_context(sender)
+                    encoded = encoded_rows(own, count, self._options, labels=self._columns.parts)
+                    self._note(own, count, encoded)
+                    senders[group].add(encoded)
+            return {group: sender.finish() for group, sender in senders.items()}
+
+    def _note(self, parts: Mapping[str, pa.Array], count: int, encoded: EncodedRows) -> None:
+        if self._is_digested:
+            self._digests.append(digest_rows(parts, count, self._options, encoded))
+
+
+def digest_rows(parts: Mapping[str, pa.Array], rows: int, options: WriteOptions, encoded: EncodedRows) -> BatchDigest:
+    """What some rows are, whatever their trace and, in a batch topic, the records they share; `encoded`: as sent."""
+    from spark_connector.writing.digests import digest_of
+    from spark_connector.writing.row_encoder import Defaults, encode_rows
+
+    compared = {name: column for name, column in parts.items() if name != "traceparent"}
+    if encoded.counts is not None or len(compared) < len(parts):
+        encoded = encode_rows(compared, rows, Defaults(options.qos, options.retain, 0, options.delay_ms))
+    return digest_of(encoded)
 
 
 def encoded_rows(
@@ -332,15 +392,16 @@ def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOpt
     staged = [one for one in left if one.count or one.is_replay]
     if not staged:
         return []
-    sink, batch = staged[0].sink, staged[0].batch
+    sink = staged[0].sink
+    mine = Replayed(sink, staged[0].batch, total(one.digest for one in left), staged[0].run)
     handles: dict[str, list[StageHandle]] = {}
     for one in sorted(staged, key=lambda one: one.partition):
         for group, count in one.counts.items():
             if count:
                 handles.setdefault(group, []).append(StageHandle(one.partition, one.attempt, count))
     if not handles:
-        return patiently(lambda: finish_batch(sink_home(sink, options), sink, batch), options)
-    return patiently(lambda: commit_everywhere(sink, batch, handles, options), options)
+        return patiently(lambda: finish_batch(sink_home(sink, options), mine, options), options)
+    return patiently(lambda: commit_everywhere(mine, handles, options), options)
 
 
 def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:

@@ -67,6 +67,7 @@ class ToyBroker:
         self.staged: dict[tuple[str, int, int, int], list[RecordView]] = {}
         self.ledger: dict[str, int] = {}
         self.plans: dict[str, list[sink_body.Planned]] = {}
+        self.digests: dict[str, sink_body.BatchDigest | None] = {}
         self.prepared: list[tuple[str, int, list[sink_body.StageHandle]]] = []
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.requests: list[int] = []
@@ -278,7 +279,7 @@ class ToyBroker:
     def _commit(self, command: Command) -> bytes:
         request = sink_body.decode(sink_body.CommitBatch, command.body)
         if request.batch <= self.ledger.get(request.sink, -1):
-            return sink_body.encode(sink_body.BatchCommitted(True, 0, self.plans.get(request.sink, [])))
+            return sink_body.encode(self._committed(request))
         chosen = [self.staged[request.sink, request.batch, one.partition, one.attempt] for one in request.handles]
         assert [len(rows) for rows in chosen] == [one.count for one in request.handles]
         if request.prepare:
@@ -287,7 +288,14 @@ class ToyBroker:
         for entry in (entry for rows in chosen for entry in rows):
             self.append(entry)
         self.ledger[request.sink], self.plans[request.sink] = request.batch, request.plan
-        return sink_body.encode(sink_body.BatchCommitted(False, sum(map(len, chosen)), request.plan))
+        self.digests[request.sink] = request.digest
+        return sink_body.encode(sink_body.BatchCommitted(False, sum(map(len, chosen)), request.plan, request.digest))
+
+    def _committed(self, request: sink_body.CommitBatch) -> sink_body.BatchCommitted:
+        if request.batch < self.ledger[request.sink]:
+            return sink_body.BatchCommitted(True, 0)
+        plan, digest = self.plans.get(request.sink, []), self.digests.get(request.sink)
+        return sink_body.BatchCommitted(True, 0, plan, digest)
 
     def _abort(self, command: Command) -> bytes:
         request = sink_body.decode(sink_body.AbortBatch, command.body)
@@ -299,7 +307,8 @@ class ToyBroker:
 
     def _last(self, command: Command) -> bytes:
         sink = sink_body.decode(sink_body.Ledger, command.body).sink
-        return sink_body.encode(sink_body.LedgerState(self.ledger.get(sink, -1), self.plans.get(sink, [])))
+        plan, digest = self.plans.get(sink, []), self.digests.get(sink)
+        return sink_body.encode(sink_body.LedgerState(self.ledger.get(sink, -1), plan, digest))
 
     def _append(self, command: Command) -> bytes:
         entries = image.image_views(command.body)

@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pytest
 
-from remoting.protocol.bodies.sink_body import Planned, StageHandle
+from remoting.protocol.bodies.sink_body import BatchDigest, Planned, StageHandle
 from remoting.protocol.records import image
 from spark_connector.brokers import GroupMaster
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sink
+from spark_connector.writing.replays import KIND, Replayed
 from spark_connector.writing.row_encoder import EncodedRows
 from spark_connector.writing.sink import AttemptName
 from tests.support.spark_rows import named_masters, send_rows, tell_groups
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]
+MINE = Replayed("s", 3, None)
+DIGEST = BatchDigest(5, 1, 2, KIND)
 
 
 def encoded(count: int) -> EncodedRows:
@@ -66,7 +69,7 @@ def test_nothing_shows_before_the_commit_and_a_repeat_changes_nothing(
     assert visible(broker) == 0
     asked = len(broker.requests)
     for _ in range(2):
-        assert sink.commit_everywhere("s", 3, {"": handles}, options) == [""]
+        assert sink.commit_everywhere(MINE, {"": handles}, options) == [""]
     assert visible(broker) == 15
     assert len(broker.requests) - asked == 4, "the brokers, the commit, and both again"
     assert sink.sink_home("s", options).last_batch == 3
@@ -89,11 +92,34 @@ def test_a_sink_stays_where_it_committed_before(
         sink.sink_home("s", write_options())
 
 
-def test_another_checkpoint_is_refused() -> None:
-    """A repeated last batch is not one."""
-    sink.check_replay("s", 3, 3)
+def test_the_group_that_decided_the_last_batch_stays_the_home(
+    broker: ToyBroker, other: ToyBroker, groups: dict[str, tuple[str, int]], write_options: Options
+) -> None:
+    """The first by name has the batch too, as a part of it: what is left of the plan is known at the second alone."""
+    broker.ledger["s"] = other.ledger["s"] = 4
+    other.plans["s"] = [Planned("a", []), Planned("c", [])]
+    assert sink.sink_home("s", write_options()).group == "b"
+    other.plans["s"], other.digests["s"] = [], DIGEST
+    assert sink.sink_home("s", write_options()).group == "b"
+
+
+def test_a_late_commit_of_other_rows_is_refused(broker: ToyBroker, write_options: Options) -> None:
+    """By two drivers that staged the same batch number; without a digest, of an earlier release, it is as before."""
+    options = write_options()
+    first, late = staged(broker, 1, 5, options), staged(broker, 2, 5, options)
+    sink.commit_everywhere(Replayed("s", 3, DIGEST), {"": first}, options)
+    sink.commit_everywhere(Replayed("s", 3, DIGEST), {"": first}, options)
+    foreign = Replayed("s", 3, BatchDigest(5, 1, 3, KIND))
+    with pytest.raises(OptionError, match="copied checkpoint"):
+        sink.commit_everywhere(foreign, {"": late}, options)
+    sink.commit_everywhere(foreign, {"": late}, write_options(replayMismatch="skip"))
+    sink.commit_everywhere(MINE, {"": late}, options)
+    broker.digests["s"] = None
+    sink.commit_everywhere(foreign, {"": late}, options)
+    broker.ledger["s"] = 4
     with pytest.raises(OptionError, match="batch 4 and this query writes batch 3"):
-        sink.check_replay("s", 3, 4)
+        sink.commit_everywhere(foreign, {"": late}, options)
+    assert visible(broker) == 5
 
 
 @pytest.mark.parametrize("steps", range(4))
@@ -120,23 +146,24 @@ def test_a_driver_that_dies_between_two_steps_leaves_a_batch_that_is_all_or_noth
         patch.setattr(sink, "commit_batch", dying)
         if steps < 3:
             with pytest.raises(KeyboardInterrupt):
-                sink.commit_everywhere("s", 3, first, options)
+                sink.commit_everywhere(MINE, first, options)
         else:
-            assert sink.commit_everywhere("s", 3, first, options) == ["a", "b"]
+            assert sink.commit_everywhere(MINE, first, options) == ["a", "b"]
     assert (visible(broker), visible(other)) == [(0, 0), (0, 0), (5, 0), (5, 4)][steps]
     home = sink.sink_home("s", options)
     assert (home.last_batch == 3) == (steps > 1)
     if home.last_batch == 3:
         assert home.plan == (Planned("b", first["b"]),)
-        assert sink.finish_batch(home, "s", 3) == ["a", "b"]
+        assert sink.finish_batch(home, MINE, options) == ["a", "b"]
     else:
         # Spark runs the batch again; its rows may be distributed otherwise.
         again = {"a": staged(broker, 2, 4, options), "b": staged(other, 2, 5, options)}
-        sink.commit_everywhere("s", 3, again, options)
+        sink.commit_everywhere(MINE, again, options)
     assert visible(broker) + visible(other) == 9
-    sink.commit_everywhere("s", 3, first, options)
+    sink.commit_everywhere(MINE, first, options)
     assert visible(broker) + visible(other) == 9
-    assert sink.finish_batch(home, "s", 2)[0] == "a", "nothing is left to do for an older one"
+    older = Replayed("s", 2, None)
+    assert sink.finish_batch(home, older, write_options(replayMismatch="skip"))[0] == "a", "nothing is left to do"
 
 
 def test_what_was_decided_counts_for_a_late_driver(
@@ -150,7 +177,7 @@ def test_what_was_decided_counts_for_a_late_driver(
     sink.commit_batch(masters["b"], "s", 3, first["b"], prepare=True)
     sink.commit_batch(masters["a"], "s", 3, first["a"], plan=plan)
     late = {"a": staged(broker, 2, 5, options), "b": staged(other, 2, 9, options)}
-    sink.commit_everywhere("s", 3, late, options)
+    sink.commit_everywhere(MINE, late, options)
     assert (visible(broker), visible(other)) == (5, 4)
 
 
@@ -165,7 +192,7 @@ def test_an_absent_group_is_waited_for(
     handles = {"a": staged(broker, 1, 5, options), "b": staged(other, 1, 4, options)}
     del groups["b"]
     with pytest.raises(BrokerUnreachable, match="'b'"):
-        sink.commit_everywhere("s", 3, handles, options)
+        sink.commit_everywhere(MINE, handles, options)
     assert visible(broker) == 0
 
 
