@@ -16,7 +16,7 @@ from broker.pop.merging import PopMerge
 from broker.pop.modes import ModeRequests
 from broker.pop.queues import PopQueues
 from broker.pop.requests import PopRequests
-from broker.pop.revival import GONE, Revival
+from broker.pop.revival import Revival
 from broker.requests import Feature, RequestTools
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -89,7 +89,7 @@ class PopFeature(Feature):
         self._requests = (
             PopRequests(
                 tools, queues=queues, groups=groups, long_polls=long_polls, in_flight=in_flight,
-                lost=outcomes.child(GONE), by_priority=by_priority, refuse=self._refuse,
+                outcomes=outcomes, by_priority=by_priority, refuse=self._refuse,
                 expect_mqtt_requests=expect_mqtt_requests,
             ),
             AckRequests(

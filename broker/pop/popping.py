@@ -26,6 +26,9 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 
+RETRY, DEAD, GONE, DAMAGED = "retry", "dead", "gone", "damaged"
+"""Outcomes: to the retry topic; to the dead-letter topic; message, topic or group is not there any more; its record is
+damaged: in order it is passed over, else it stays in flight and is counted once."""
 ALL_QUEUES = -1
 MESSAGES_MAX = 32
 """Most messages of one pop, RocketMQ's limit too."""
@@ -76,8 +79,10 @@ class Taken:
     ordered: bool = False
     reached: int = 0
     """The offset behind the last message that was examined: below `front` where only messages of `batch` were."""
-    lost: int = 0
-    """How many messages of `batch` can no longer be read."""
+    gone: int = 0
+    """How many messages of `batch` are not in the log any more."""
+    damaged: int = 0
+    """How many of them are damaged: they are passed over."""
     moved: bool = False
     """Whether messages behind `batch` were given or passed over."""
     offsets: list[int] = field(default_factory=list)

@@ -167,12 +167,13 @@ class PopQueues:
                 found = reading.read(queue_id, at, min(count, end - at), bytes_max)
             except UnreadableOffsets as error:
                 self._tools.log.error("messages_unreadable", topic=topic, queue=index, error=str(error))
+                taken.damaged += sum(at <= offset < error.next_offset for offset in owed)
                 at = error.next_offset
                 continue
             if found.status == OFFSET_TOO_SMALL:
                 at = found.first_offset
                 continue
-            if not found.records:
+            if not found.records:  # not yet: what is behind the confirmed end is neither given nor given up
                 break
             at = found.first_offset
             for record in found.records:
@@ -184,8 +185,9 @@ class PopQueues:
                     bytes_max -= len(record)
                 at += 1
         taken.moved, taken.front, taken.reached = at > front, max(front, at), at
-        taken.lost = sum(offset < at for offset in owed) - sum(offset in owed for offset in taken.offsets)
-        taken.rest = high - taken.front
+        passed = sum(offset < at for offset in owed) - sum(offset in owed for offset in taken.offsets)
+        taken.gone = passed - taken.damaged
+        taken.rest = max(0, high - taken.front)
         return taken
 
     def _begin(self, ask: PopAsk, place: Place) -> Taken:

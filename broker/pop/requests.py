@@ -17,7 +17,18 @@ from broker.groups.groups import offset_change
 from broker.pop.check_points import Owned
 from broker.pop.gathering import Given, PopGather, PopRequest
 from broker.pop.in_flight import Change, MessagesInFlight
-from broker.pop.popping import ALL_QUEUES, PopAsk, Refuse, Taken, asked, invisible_time, mark_ordered, popped
+from broker.pop.popping import (
+    ALL_QUEUES,
+    DAMAGED,
+    GONE,
+    PopAsk,
+    Refuse,
+    Taken,
+    asked,
+    invisible_time,
+    mark_ordered,
+    popped,
+)
 from broker.pop.queues import PopQueues
 from broker.requests import number, text
 from broker.store.errors import StoreError
@@ -45,19 +56,19 @@ class PopRequests:
         groups: ConsumerGroups,
         long_polls: LongPolls,
         in_flight: MessagesInFlight,
-        lost: Counter,
+        outcomes: Counter,
         by_priority: Counter,
         refuse: Refuse,
         expect_mqtt_requests: Callable[[], None],
     ) -> None:
-        """`lost` counts messages in order that can no longer be read, `by_priority` those that were given."""
+        """`outcomes` counts messages in order that are passed over, by outcome; `by_priority` those that were given."""
         self._tools = tools
         self._queues = queues
         self._traffic = groups.traffic
         self._long_polls = long_polls
         self._in_flight = in_flight
         self._gather = PopGather(tools, in_flight, in_flight.held, long_polls=long_polls)
-        self._lost = lost
+        self._outcomes = outcomes
         self._by_priority = by_priority
         self._refuse = refuse
         self._expect_mqtt_requests = expect_mqtt_requests
@@ -167,7 +178,8 @@ class PopRequests:
 
     def _count(self, ask: PopAsk, taken: Sequence[Taken], now_ms: int, size_bytes: int) -> None:
         """Count what was given."""
-        self._lost.value += sum(each.lost for each in taken)
+        self._outcomes.child(GONE).value += sum(each.gone for each in taken)
+        self._outcomes.child(DAMAGED).value += sum(each.damaged for each in taken)
         count = sum(len(each.offsets) for each in taken)
         if not count:
             return

@@ -3,10 +3,18 @@
 A message whose time is over is stored again in `%RETRY%group+topic` with its count of reconsumptions raised by one, or
 in `%DLQ%group` when it was tried as often as the group allows (`retryMaxTimes`), in one group with the removal of its
 check-point: after kill -9, or on another master, both are there or neither is. A message that retention has removed,
-or whose group was deleted, is only counted. Messages in order are not moved: the group pops them again from where they
-are, and pops that wait for them are woken here.
+or whose group or topic was deleted, is only counted. Messages in order are not moved: the group pops them again from
+where they are, and pops that wait for them are woken here.
 
-Invariant: a check-point ends by an acknowledgement or here, once; bounded work in one pass. Loop thread only.
+    record    -> the retry topic, or dead letters
+    gone      -> the check-point ends, counted
+    not yet   -> looked at again after `RETRY_MS`: a master that has just opened its log cannot read its tail
+    damaged   -> stays in flight, told once; looked at again after `DAMAGED_MS`, until a copy of the log has it whole,
+                 or retention takes it
+
+Invariant: a check-point ends by an acknowledgement or here, once, and here for nothing but a copy that is stored with
+it or proof that there is nothing to copy. Nothing is decided before all that this broker found at its start is
+confirmed. Bounded work in one pass; a message that waits holds up no other. Loop thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +23,9 @@ from typing import TYPE_CHECKING
 
 from broker.groups.groups import dead_letter_topic
 from broker.pop.handles import original_topic, retry_topic
-from broker.store.errors import StoreError, UnreadableOffsets
+from broker.pop.popping import DAMAGED, DEAD, GONE, RETRY
+from broker.store.errors import StoreError
+from broker.store.index.absence import Absence
 from broker.store.placed import Placed
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.records.image import encode_image
@@ -35,10 +45,10 @@ if TYPE_CHECKING:
 MESSAGES_PER_PASS = 1_000
 RETRY_MS = 1_000
 """When a message is looked at again that could not be stored."""
+DAMAGED_MS = 5_000
+"""When one is looked at again whose record is damaged."""
 RECHECK_MS = 60_000
 """When a queue in order is looked at again whose messages are visible and were not popped."""
-RETRY, DEAD, GONE = "retry", "dead", "gone"
-"""Outcomes: to the retry topic; to the dead-letter topic; message or group is not there any more."""
 RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 
 
@@ -62,14 +72,18 @@ class Revival:
         self._queues = queues
         self._in_flight = in_flight
         self._outcomes = outcomes
+        self._damaged: set[tuple[str, int, int]] = set()
+        """(group, queue id, offset) of messages in flight whose damage was told."""
 
     def run(self, now_ms: int) -> bool:
         """Move some of what is due; True when there may be more."""
+        if not self._tools.is_sure:
+            return False
         self._open(now_ms)
         found = self._in_flight.table.take_due(now_ms, MESSAGES_PER_PASS)
         for at, due in enumerate(found):
             try:
-                self._move_all(due)
+                wait_ms = self._move_all(due)
             except StoreError as error:  # the next ones would fare alike
                 self._tools.log.error("pop_not_revived", group=due.group, error=str(error))
                 for left in found[at:]:
@@ -77,7 +91,9 @@ class Revival:
                 return False
             except (Refused, LocalMisuse) as error:
                 self._tools.log.error("pop_not_revived", group=due.group, offset=due.offsets[0], error=str(error))
-                self._in_flight.table.postpone(due, now_ms + RETRY_MS)
+                wait_ms = RETRY_MS
+            if wait_ms:
+                self._in_flight.table.postpone(due, now_ms + wait_ms)
         return sum(len(due.offsets) for due in found) >= MESSAGES_PER_PASS
 
     def _open(self, now_ms: int) -> None:
@@ -88,8 +104,13 @@ class Revival:
             ordered.postpone(group, queue_id, now_ms + RECHECK_MS)
             if owner is not None and self._groups.get(group) is not None:
                 self._queues.opened(group, owner[0], queue_id, closed=True)
-            elif batch is not None:
+            elif batch is not None and self._proves_deletion:
                 self._give_up(group, queue_id, list(batch.times))
+
+    @property
+    def _proves_deletion(self) -> bool:
+        """Whether a topic or group that this broker does not know was deleted: damage may have taken its record."""
+        return not self._tools.store.quarantined
 
     def _give_up(self, group: str, queue_id: int, offsets: list[int]) -> None:
         try:
@@ -99,42 +120,89 @@ class Revival:
         else:
             self._outcomes.child(GONE).value += len(offsets)
 
-    def _move_all(self, due: Due) -> None:
-        """Move them together; where one cannot be stored, each for itself, up to the one that cannot."""
+    def _move_all(self, due: Due) -> int:
+        """Move them together; where one cannot be stored, each for itself.
+
+        Returns after what time, in ms, to look again at those that stay; 0 when none does. Refused, LocalMisuse: one of
+        them cannot be stored; the others are moved.
+        """
         try:
-            self._move(due, due.offsets)
+            return self._move(due, due.offsets)
         except (Refused, LocalMisuse):
             if len(due.offsets) == 1:
                 raise
-            for offset in due.offsets:
-                self._move(due, (offset,))
+        wait_ms, refused = 0, None
+        for offset in due.offsets:
+            try:
+                wait_ms = max(wait_ms, self._move(due, (offset,)))
+            except (Refused, LocalMisuse) as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return wait_ms
 
-    def _move(self, due: Due, offsets: tuple[int, ...]) -> None:
-        """Store these messages again and end their check-points."""
+    def _move(self, due: Due, offsets: tuple[int, ...]) -> int:
+        """Store those of these messages that are there again, and end the check-points of all that do not stay.
+
+        Returns as `_move_all`.
+        """
         images: list[bytes] = []
         queues: list[tuple[int, ...]] = []
+        ended: list[int] = []
         counts = dict.fromkeys((RETRY, DEAD, GONE), 0)
+        wait_ms = 0
         for offset in offsets:
-            outcome, queue_id, image = self._image(due, offset)
-            counts[outcome] += 1
-            if image:
+            found = self._found(due, offset)
+            if isinstance(found, RecordView):
+                outcome, queue_id, image = self._image(due, found)
                 images.append(image)
                 queues.append((queue_id,))
-        placed = Placed(b"".join(images), queues) if queues else None
+            elif found is Absence.GONE:
+                outcome = GONE
+            else:
+                wait_ms = max(wait_ms, self._stays(due, offset, found))
+                continue
+            counts[outcome] += 1
+            ended.append(offset)
+        if ended:
+            self._end(due, ended, Placed(b"".join(images), queues) if queues else None)
+        for outcome, count in counts.items():
+            self._outcomes.child(outcome).value += count
+        return wait_ms
+
+    def _end(self, due: Due, ended: list[int], placed: Placed | None) -> None:
+        """End these check-points with the copies of their messages."""
         closed = self._queues.is_closed(due.group, due.queue_id)
-        self._in_flight.write(self._in_flight.table.release(due.group, due.queue_id, offsets), placed)
+        self._in_flight.write(self._in_flight.table.release(due.group, due.queue_id, ended), placed)
+        if self._damaged:
+            self._damaged.difference_update((due.group, due.queue_id, offset) for offset in ended)
         owner = self._topics.owner(due.queue_id)
         if owner is not None:
             self._queues.opened(due.group, owner[0], due.queue_id, closed=closed)
-        for outcome, count in counts.items():
-            self._outcomes.child(outcome).value += count
 
-    def _image(self, due: Due, offset: int) -> tuple[str, int, bytes]:
-        """(what becomes of the message, its new queue, its new image); no image where it is not stored again."""
+    def _stays(self, due: Due, offset: int, why: Absence) -> int:
+        """A message stays in flight; returns when to look at it again."""
+        if why is not Absence.DAMAGED:
+            return RETRY_MS
+        place = due.group, due.queue_id, offset
+        if place not in self._damaged:
+            self._damaged.add(place)
+            self._outcomes.child(DAMAGED).value += 1
+            self._tools.log.error("pop_unreadable", group=due.group, queue=due.queue_id, offset=offset)
+        return DAMAGED_MS
+
+    def _found(self, due: Due, offset: int) -> RecordView | Absence:
+        """The record of a message, for a group and a topic that are there."""
+        if self._topics.owner(due.queue_id) is None or self._groups.get(due.group) is None:
+            return Absence.GONE if self._proves_deletion else Absence.DAMAGED
+        found = self._tools.store.reading.record(due.queue_id, offset)
+        return found if isinstance(found, Absence) else RecordView(found)
+
+    def _image(self, due: Due, record: RecordView) -> tuple[str, int, bytes]:
+        """(what becomes of the message, its new queue, its new image)."""
         owner, config = self._topics.owner(due.queue_id), self._groups.get(due.group)
-        record = self._record(due.queue_id, offset) if owner is not None and config is not None else None
-        if owner is None or config is None or record is None:
-            return GONE, 0, b""
+        assert owner is not None, due
+        assert config is not None, due
         properties = {bytes(key): bytes(value) for key, value in record.properties()}
         count = properties.get(RECONSUME_KEY, b"0")
         times = (int(count) if count.isdigit() else 0) + 1
@@ -155,13 +223,3 @@ class Revival:
             body=bytes(record.body),
         )  # fmt: skip
         return DEAD if dead else RETRY, ids[index], image
-
-    def _record(self, queue_id: int, offset: int) -> RecordView | None:
-        try:
-            found = self._tools.store.reading.read(queue_id, offset, 1, 1)
-        except UnreadableOffsets as error:
-            self._tools.log.error("pop_unreadable", queue=queue_id, offset=offset, error=str(error))
-            return None
-        if not found.records or found.first_offset != offset:
-            return None
-        return RecordView(found.records[0])

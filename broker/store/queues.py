@@ -1,8 +1,8 @@
 """Queues by name, and reading them: the part of a store that its readers use.
 
 Invariant: ids of queues are never reused; nothing at or above the confirm position is ever returned, and records that
-fail their checks raise an error that names them. Thread rule: loop thread; results are views and copies that do not
-change.
+fail their checks raise an error that names them. Who asks for one record gets it or an `Absence`, so that what cannot
+be read yet is never taken for what is gone. Thread rule: loop thread; results are views and copies that do not change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from broker.store.append.replica_writer import ReplicaWriter
 from broker.store.append.writer import Writer
+from broker.store.index.absence import Absence, Found
 from broker.store.index.queue_index import QueueIndex
 from broker.store.index.reader import (
     NO_SUCH_QUEUE,
@@ -102,6 +103,15 @@ class Reading:
         """Return the offset of the queue's next record; it may lie above the confirmed end."""
         self._known(queue)
         return self._index.next_offset(queue)
+
+    def record(self, queue: int, offset: int) -> Found:
+        """Return the record that holds the message at `offset` of `queue`, or why there is none."""
+        if not self._registry.exists(queue):
+            return Absence.GONE if queue < self._registry.next_id else Absence.NOT_YET
+        low, high = self._reader.bounds(queue)
+        if offset < low:
+            return Absence.GONE
+        return self._damage.record(queue, offset) if offset < high else Absence.NOT_YET
 
     def read(
         self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None = None

@@ -14,6 +14,7 @@ import pytest
 from lightmq.cli.application import run
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.failovers import TOPIC, failover, measure
+from tests.processes.pop_restarts import lost_by_kill_of_all
 from tests.processes.rig import ROOT, Client, Stream, expect_all, no_traceback
 from tests.support.ports import free_port
 
@@ -63,6 +64,7 @@ def test_the_master_is_killed_and_nothing_is_lost(tmp_path: Path, capsys: pytest
         assert state["leader"] == f"b{state['id']}"
         assert state["epoch"] == state["term"]
         operators_see_and_move(group, capsys)
+        assert not lost_by_kill_of_all(group, 0)
         no_traceback(group.proxy, *group.brokers, *group.controllers)
     finally:
         group.end()

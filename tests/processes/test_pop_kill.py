@@ -19,6 +19,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import StoredMessage, iter_stored
 from tests.processes.broker_group import BrokerGroup
+from tests.processes.pop_restarts import lost_by_kill_of_all, run
 from tests.processes.rig import Installation, no_traceback
 
 pytestmark = pytest.mark.processes
@@ -187,7 +188,7 @@ def test_acknowledgements_survive_kills_and_the_rest_is_delivered_again(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_new_master_knows_what_is_in_flight_and_what_was_acknowledged(tmp_path: Path, ordered: bool) -> None:
+def test_masters_know_what_is_in_flight_and_what_was_acknowledged(tmp_path: Path, ordered: bool) -> None:
     group = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
     try:
         group.start()
@@ -199,6 +200,15 @@ def test_a_new_master_knows_what_is_in_flight_and_what_was_acknowledged(tmp_path
         successor = group.settle()
         consumer.address = f"127.0.0.1:{successor.ports['remoting']}"
         judge(consumer)
+        master.start()
+        assert not lost_by_kill_of_all(group, 0)
         no_traceback(*group.brokers, *group.controllers)
     finally:
         group.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("mode", ["controller", "dledger"])
+def test_nothing_that_was_given_is_lost_when_all_brokers_die(tmp_path: Path, mode: str) -> None:
+    assert run(tmp_path, rounds=10, mode=mode)["lost"] == []

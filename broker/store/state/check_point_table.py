@@ -14,8 +14,9 @@ A page knows the earliest end of ownership in it, or an earlier time, and the sc
 
 Freezing shares the arrays of the pages with the snapshot; a later change copies those of the page that it touches.
 Invariants: pages are not empty, their blocks ascend. The schedule has a page no later than the first end of ownership
-in it, check-points apart that `take_due` has returned. A value that is shorter than the one it replaces has no
-check-point that was not there. Pure (time comes in). Loop thread; what `freeze` returns may be used elsewhere.
+in it, but for check-points that `take_due` has returned and blocks that are postponed. A value that is shorter than
+the one it replaces has no check-point that was not there. Pure (time comes in). Loop thread; what `freeze` returns may
+be used elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import operator
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -107,13 +108,20 @@ class _Page:
         self.counts += right.counts
         self.values += right.values
 
-    def late(self, now_ms: int, count: int) -> tuple[list[Late], int]:
-        """Blocks with check-points whose time is over, until they have `count`, and the first end of all others."""
+    def late(self, now_ms: int, count: int, postponed: Mapping[bytes, int]) -> tuple[list[Late], int]:
+        """Blocks with check-points whose time is over, until they have `count`, and when to look at all others.
+
+        `postponed`: blocks that are not looked at before a time.
+        """
         found: list[Late] = []
         first_end = _NEVER
         rows = _CHECK_POINT.iter_unpack(self.values)
         for block, number in zip(self.blocks, self.counts, strict=True):
             ends = [(pop + invisible, at, pop) for at, pop, invisible in islice(rows, number)]
+            not_before_ms = postponed.get(self.owner + KEY_TAIL.pack(block), 0) if postponed else 0
+            if not_before_ms > now_ms:
+                first_end = min(first_end, not_before_ms)
+                continue
             over = [each for each in ends if each[0] <= now_ms] if count > 0 else []
             if over:
                 offsets = sorted(at for _, at, _ in over)
@@ -165,6 +173,8 @@ class CheckPointTable:
         self._schedule: list[tuple[int, int, _Page]] = []
         self._serials = itertools.count()
         self._page_count = 0
+        self._postponed: dict[bytes, int] = {}
+        """Key of a block that is there -> not looked at before."""
         self.count = 0
         """Blocks."""
         self.total = 0
@@ -213,6 +223,7 @@ class CheckPointTable:
             self.count += 1
         self._grow(owner, number - former)
         if added:
+            self._postponed.pop(key, None)
             self._plan(page, first_end(added))
 
     def discard(self, key: bytes) -> None:
@@ -227,6 +238,7 @@ class CheckPointTable:
         if not there:
             return
         page.own()
+        self._postponed.pop(key, None)
         begin, number = page.begin(row), page.counts[row]
         del page.values[begin : begin + CHECK_POINT_BYTES * number]
         del page.blocks[row], page.positions[row], page.counts[row]
@@ -283,17 +295,24 @@ class CheckPointTable:
             if page.planned_ms != at_ms:
                 continue
             page.planned_ms = _NEVER
-            late, next_ms = page.late(now_ms, count)
+            late, next_ms = page.late(now_ms, count, self._postponed)
             self._plan(page, next_ms)
             found += late
             count -= sum(len(offsets) for _key, offsets, _pop in late)
+        if self._postponed:
+            for key, _offsets, _pop in found:
+                self._postponed.pop(key, None)
         return found
 
     def postpone(self, key: bytes, at_ms: int) -> None:
-        """Look at a block, if it is there, again at this time."""
+        """Look at a block, if it is there, again at this time; others of its page are not held up."""
         owner, block = self._owners.get(key[: -KEY_TAIL.size]), int.from_bytes(key[-KEY_TAIL.size :])
-        if owner is not None:
-            self._plan(owner.pages[owner.at(block)], at_ms)
+        if owner is None:
+            return
+        page = owner.pages[owner.at(block)]
+        if page.place(block)[1]:
+            self._postponed[key] = at_ms
+            self._plan(page, at_ms)
 
     def _room(self, owner: _Owner, block: int) -> tuple[_Page, int, bool]:
         """The page of a block with room for it, its row there, and whether it is there already."""

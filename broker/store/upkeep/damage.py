@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.store.errors import CorruptLog, StoreError, UnreadableOffsets
+from broker.store.index.absence import Absence, Found
 from broker.store.index.reader import RangeResult, Reader, ReadResult, SequenceResult
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
@@ -242,6 +243,18 @@ class DamageWatch:
             return read(end_offset)
         except CorruptLog as error:
             return self._around(queue, *self._reader.clipped(queue, offset, end_offset), read, error)
+
+    def record(self, queue: int, offset: int) -> Found:
+        """Return the confirmed record that holds `offset`, which is within the bounds of `queue`; or that it is
+        damaged, which is noted."""
+        try:
+            return self._reader.read(queue, offset, 1, 1, None).records[0]
+        except CorruptLog as error:
+            self.reads_total += 1
+            size = int(self._index.read(queue, offset, 1).sizes[0])
+            if size:  # a hole stands for damage that is known
+                self.unreadable(error, size)
+            return Absence.DAMAGED
 
     def sequences(self, queue: int, offset: int, max_count: int) -> SequenceResult:
         """Do what `Reader.sequences` does, up to damage. Raises UnreadableOffsets when it begins at `offset`."""

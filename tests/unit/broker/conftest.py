@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,8 @@ from runtime.logs import get_logger
 from runtime.metrics import Registry
 from tests.support.clock import ManualClock
 
+STORE_MS_AT = 32
+"""Where a record says when it was stored: its checksum covers that, and no reader needs it to find the record."""
 SETTINGS = StoreSettings(segment_size_bytes=8 * 1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
 
 
@@ -79,7 +83,8 @@ class BrokerBench:
         """How the broker reaches a controller; a test sets its own before it starts the registration."""
         self.start()
 
-    def start(self) -> None:
+    def start(self, epoch: int | None = None) -> None:
+        """`epoch`: of a master in a group, which nobody confirms anything to yet; None for a node by itself."""
         loop = asyncio.get_running_loop()
         self.registry = Registry()
         self.store = LogStore.open(
@@ -89,6 +94,7 @@ class BrokerBench:
             faults=self.faults,
             schedule=lambda function: loop.call_soon_threadsafe(function) and None,
             log=get_logger("test"),
+            epoch=epoch,
         )
         self.broker = BrokerParts(
             self.config,
@@ -112,6 +118,32 @@ class BrokerBench:
         await self.settle()
         self.store.close()
         self.start()
+
+    async def take_over(self) -> None:
+        """Go on with a copy of the log, as the new master after `kill -9` of a whole group: its replicas have not
+        confirmed any of it yet. `confirm` does."""
+        await self.settle()
+        epoch = self.store.epoch + 1
+        copy = self.config.data_directory.with_name(f"epoch-{epoch}")
+        shutil.copytree(self.config.data_directory, copy)
+        self.store.close()
+        self.config = replace(self.config, data_directory=copy)
+        self.start(epoch)
+
+    def confirm(self, position: int | None = None) -> None:
+        """Let the replicas have everything below the position, None for everything there is and comes."""
+        self.store.positions.limit_confirm(position)
+
+    def damage(self, queue_id: int, offset: int) -> None:
+        """Turn over a bit of the record that holds this message, in the log of the open store."""
+        (position,) = self.store.reading.positions(queue_id, offset, 1)
+        files = [each for each in (self.config.data_directory / "log").iterdir() if each.name.isdigit()]
+        path = max((each for each in files if int(each.name) <= position), key=lambda each: int(each.name))
+        with path.open("r+b") as file:
+            file.seek(position - int(path.name) + STORE_MS_AT)
+            (byte,) = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 1]))
 
     async def settle(self) -> None:
         done = asyncio.get_running_loop().create_future()

@@ -421,6 +421,6 @@ async def test_messages_that_can_no_longer_be_read_are_counted_and_block_nothing
     monkeypatch.setattr(running.store.reading, "read", damaged)
     messages = await ordered(connection)
     assert numbers(messages) == [2, 3]
-    assert running.registry.values()["rocketmq_pop_expired_total{gone}"] == 2
+    assert running.registry.values()["rocketmq_pop_expired_total{damaged}"] == 2
     assert [await ack(connection, message) for message in messages] == [ResponseCode.SUCCESS] * 2
     assert len(feature(running).in_flight) == 0

@@ -100,6 +100,25 @@ def test_what_is_replaced_is_due_when_it_says_so() -> None:
     assert table.take_due(2**40, 9) == []
 
 
+def test_blocks_that_are_postponed_hold_up_no_others() -> None:
+    """Although they come first in their page, and each pass takes no more than there are of them."""
+    table = CheckPointTable(PAGE_BLOCKS)
+    early, late = key(OWNERS[0], 1), key(OWNERS[0], 2)
+    for place in (early, late):
+        table.put(place, (entry(1, 0, 50), 0))
+    assert table.take_due(50, 1) == [(early, [1], 0)]
+    table.postpone(early, 60)
+    assert table.take_due(50, 1) == [(late, [1], 0)]
+    table.postpone(late, 70)
+    assert table.take_due(59, 9) == []
+    assert table.take_due(60, 9) == [(early, [1], 0)]
+    table.postpone(early, 90)
+    table.put(early, (entry(1, 0, 50) + entry(2, 0, 65), 1))
+    assert table.take_due(65, 9) == [(early, [1, 2], 0)], "what is new in it is looked at in time"
+    table.discard(early)
+    assert table.take_due(70, 9) == [(late, [1], 0)]
+
+
 def test_the_schedule_forgets_pages_that_are_gone() -> None:
     """Although their time would have come much later."""
     table = CheckPointTable()
