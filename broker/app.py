@@ -24,6 +24,7 @@ from broker.roles.member import GroupMember
 from broker.roles.serving import ClientPort, Serving, client_host
 from broker.store.log.confirm import NEVER
 from broker.store.log_store import LogStore
+from remoting import background
 from remoting.access.key_policy import KeyPolicy
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
@@ -138,7 +139,7 @@ class BrokerApp:
         loop = asyncio.get_running_loop()
         self._failure = loop.create_future()
         if self._policy is not None:
-            self._watching = loop.create_task(self._policy.keep_current())
+            self._watching = background.task(self._policy.keep_current(), "watches the access list")
         log_promise(self.config, self._log)
         if not (self.config.replication.enabled and self.config.replication.acting_master):
             warn_of_entries_left(self.config.data_directory, self._log)
@@ -244,7 +245,10 @@ class BrokerApp:
         refusal = self._serving.store.refusal
         if refusal is not None:
             return str(refusal)
-        return "" if self.readiness()["registration"] else "no controller has registered this broker"
+        if self.readiness()["registration"]:
+            return ""
+        failures = "; ".join(f"{address}: {why}" for address, why in self._serving.registration.failures.items())
+        return f"no controller has registered this broker ({failures})"
 
     def degraded_reason(self) -> str:
         """What is wrong although the broker does its work: damage of its log that is known; empty when nothing is."""

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.topics.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicSettings
-from remoting import clock
+from remoting import background, clock
 from remoting.client.connection import dial
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
@@ -58,6 +58,8 @@ class _Controller:
         self.connection: Connection | None = None
         self.task: asyncio.Task[None] | None = None
         self.is_registered = False
+        self.failure = "not connected yet"
+        """Why it is not registered there."""
         self.changed: dict[str, int] = {}
         self.has_changes = asyncio.Event()
 
@@ -98,6 +100,11 @@ class Registration:
     def registered(self) -> bool:
         """True when this broker is registered with at least one controller, or none is configured."""
         return not self._controllers or any(each.is_registered for each in self._controllers.values())
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Controllers with which this broker is not registered, and why."""
+        return {address: each.failure for address, each in self._controllers.items() if not each.is_registered}
 
     @property
     def controllers(self) -> Controllers | None:
@@ -194,12 +201,15 @@ class Registration:
         controller = self._controllers.get(address)
         if controller is not None:
             controller.connection = connection
-            controller.task = asyncio.get_running_loop().create_task(self._keep(connection, address, controller))
+            controller.task = background.task(
+                self._keep(connection, address, controller), f"registers this broker with {address}"
+            )
 
     def _disconnected(self, address: str, reason: str) -> None:
         controller = self._controllers.get(address)
         if controller is None:
             return
+        controller.failure = reason
         if controller.connection is not None:
             self._log.warning("controller_lost", controller=address, error=reason)
         controller.disconnect()

@@ -23,7 +23,7 @@ from console.cluster import Asked, BrokerGroupsView, json_object
 from console.lags import Lag, lag_of
 from console.rates import CounterRates, refusals
 from console.roles import RoleHistory, broker_rows
-from remoting import clock
+from remoting import background, clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode as Code
 from runtime.clock import Clock
@@ -76,7 +76,7 @@ class OverviewFigures:
 
     def start(self) -> None:
         """Sample at once, then every second or every `IDLE_S`."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = background.task(self._run(), "samples the figures of the console")
 
     async def stop(self) -> None:
         """End the task of sampling; what was sampled stays."""

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from controller.api import number
+from remoting import background
 from remoting.access.rights import ACTS
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -142,7 +143,7 @@ class ControllerActs:
         self._records.append(listed)
         self._waiting.append((_encode(listed) + b"\n", peer, reply))
         if self._writer is None or self._writer.done():
-            self._writer = asyncio.get_running_loop().create_task(self._write())
+            self._writer = background.task(self._write(), "writes the audit log")
 
     async def _write(self) -> None:
         while self._waiting:

@@ -16,6 +16,7 @@ from controller.authority import guarded, judge_unserved
 from controller.config import ControllerConfig
 from controller.control_plane.control_plane import ControlPlane
 from controller.name_server.name_server import MetadataFile, NameServer
+from remoting import background
 from remoting.access.key_policy import KeyPolicy
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
@@ -117,10 +118,9 @@ class ControllerApp:
                 await self._plane.stop()
             self._lock.close()
             raise
-        loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._tick()))
+        self._tasks.append(background.task(self._tick(), "forgets dead brokers"))
         if self._watched is not None:
-            self._tasks.append(loop.create_task(self._watched.keep_current()))
+            self._tasks.append(background.task(self._watched.keep_current(), "watches the access list"))
         if self._registry is not None:
             declare_metrics(self._registry, self)
 

@@ -22,6 +22,7 @@ from grpc_proxy.mapping.incoming import ReceiptHandle
 from grpc_proxy.mapping.metadata import GrpcCaller
 from grpc_proxy.mapping.statuses import Code
 from grpc_proxy.metrics import GrpcMetrics
+from remoting import background
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -79,7 +80,7 @@ class Renewal:
 
     def start(self) -> None:
         """Begin to extend what is due."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = background.task(self._run(), "extends the time of given messages")
 
     async def stop(self) -> None:
         """Extend nothing any more."""

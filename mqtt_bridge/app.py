@@ -19,6 +19,7 @@ from mqtt_bridge.message import BridgeMetrics, client_id
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from mqtt_bridge.receiver import PeerReceiver
 from mqtt_bridge.sender import Sender
+from remoting import background
 from remoting.client.connection import signing_dial
 from remoting.client.master_link import Backoff
 from remoting.client.tls import ClientTls
@@ -82,7 +83,7 @@ class Direction:
 
     def start(self) -> None:
         """Begin to connect."""
-        self._task = asyncio.get_running_loop().create_task(self._keep_up())
+        self._task = background.task(self._keep_up(), "keeps the bridge's connections")
 
     async def stop(self, deadline_s: float) -> None:
         """Settle what is in flight and leave the peer."""

@@ -184,6 +184,10 @@ class ProxyApp:
         """Whether clients can be served: the broker is connected."""
         return self._link.up
 
+    def unready_reason(self) -> str:
+        """Why clients cannot be served; empty when they can."""
+        return self._link.reason
+
     async def start(self) -> int:
         """Connect to the broker, then listen; the MQTT port. Raises OSError when the address cannot be had."""
         await self._link.start()

@@ -69,6 +69,11 @@ class Link:
         """Whether requests can be made now."""
         return self._connection is not None and not self._connection.closed
 
+    @property
+    def reason(self) -> str:
+        """Why no request can be made now; empty when one can."""
+        return "" if self.up else f"the broker cannot be reached: {self._line.reason}"
+
     def on_up(self, callback: Callable[[], None]) -> None:
         """Call after every connection made, in order of registration."""
         self._line.on_up(lambda _connection: callback(), at_once=False)

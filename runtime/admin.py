@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from remoting import clock
+from remoting import background, clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.web_host import is_safe_host
 from runtime.logs import get_logger
@@ -233,13 +233,26 @@ class AdminServer:
     def _malformed(self) -> None:
         self._refused[MALFORMED].value += 1
 
-    def _ready_page(self, request: Request, address: str) -> Answer:
+    def unready(self) -> dict[str, str]:
+        """Part -> why it cannot do its work now, empty where nothing is known; nothing while every part can."""
+        parts, reasons = self._judged()
+        return {part: reasons.get(part, "") for part, ready in parts.items() if not ready}
+
+    def _judged(self) -> tuple[dict[str, bool], dict[str, str]]:
         parts = dict(self._readiness())
+        reasons = {part: reason for part, reason in self._reasons().items() if reason}
+        dead = background.deaths()
+        if dead:
+            parts["background"] = False
+            reasons["background"] = "; ".join(f"no longer {does}: {error}" for does, error in dead.items())
+        return parts, reasons
+
+    def _ready_page(self, request: Request, address: str) -> Answer:
+        parts, reasons = self._judged()
         ready = all(parts.values())
         status = 200 if ready else 503
         if self._guard.judge(READY_PARTS, address, request.authorization, counted=False):
             return _json({"ready": ready}, status)
-        reasons = {part: reason for part, reason in self._reasons().items() if reason}
         told = {"reasons": reasons} if reasons else {}
         degraded = {part: words for part, words in self._degraded().items() if words}
         told |= {"degraded": degraded} if degraded else {}

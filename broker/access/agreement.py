@@ -20,6 +20,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
+from remoting import background
 from remoting.access.agreement import EXACT_FIELD, AgreedUsers, UserChange, UserState, Version, differences
 from remoting.access.users import UserTable
 from remoting.client.controllers import Controllers
@@ -80,7 +81,7 @@ class Agreement:
     def start(self) -> None:
         """Begin to follow the controllers' table, unless it is followed already."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._follow())
+            self._task = background.task(self._follow(), "follows the users agreed with the controllers")
 
     def stop(self) -> None:
         """Follow it no longer."""

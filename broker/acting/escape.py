@@ -24,6 +24,7 @@ from broker.acting.kinds import ESCAPES
 from broker.acting.revival import ActingRevival
 from broker.delayed.buckets import DelayBucket, DelayBuckets
 from broker.store.errors import StoreError
+from remoting import background
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.records.delay import TIMED
 from remoting.protocol.records.image import KIND_QUEUE, kind_of
@@ -62,7 +63,7 @@ class EscapeBridge:
     def start(self) -> None:
         """Begin to look for what is due."""
         self._revival.start()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = background.task(self._run(), "sends due messages to other groups")
 
     async def stop(self) -> None:
         """Send nothing more."""

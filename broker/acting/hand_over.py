@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from broker.acting.kinds import KINDS, EntryKind, Key, Value
 from broker.requests import MERGED_MAX
 from broker.store.errors import StoreError
+from remoting import background
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Dial
@@ -69,7 +70,7 @@ class HandOver:
 
     def _begin(self, give: Give) -> None:
         self.cancel()
-        self._task = asyncio.get_running_loop().create_task(self._run(give))
+        self._task = background.task(self._run(give), "hands over what was taken in a master's place")
 
     async def _run(self, give: Give) -> None:
         while True:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.acting.view import ActingVerdict, Place, StandIn
-from remoting import clock
+from remoting import background, clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
     READS_ONLY_FIELD,
@@ -104,7 +104,7 @@ class GroupPresence:
 
     def start(self) -> None:
         """Begin to send heartbeats, as soon as there is a place to be at."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = background.task(self._run(), "sends the heartbeats of an acting replica")
 
     async def stop(self) -> None:
         """Leave the lists of the name servers; waits for their answers, if they answer in time."""

@@ -18,6 +18,7 @@ import msgspec
 
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderReport, ReaderSettings, report_of, to_line
+from remoting import background
 from remoting.access.users import UserTable
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
@@ -65,7 +66,9 @@ class ReaderPool:
         self._reserved = reserved
         self.port = int(reserved.getsockname()[1])
         self._settings = msgspec.structs.replace(self._settings, port=self.port)
-        self._tasks = [asyncio.get_running_loop().create_task(self._keep(number)) for number in range(self._wanted)]
+        self._tasks = [
+            background.task(self._keep(number), f"keeps reader process {number}") for number in range(self._wanted)
+        ]
         return self.port
 
     @property

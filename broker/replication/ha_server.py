@@ -16,6 +16,7 @@ from broker.replication.frames import NONCE_BYTES
 from broker.replication.host import StreamHost
 from broker.replication.replica_streams import ReplicaStream, ReplicaStreams
 from broker.replication.tls_detection import TlsAcceptor
+from remoting import background
 from remoting.server.peer import is_loopback
 from remoting.transport.certificates import ServerTls
 from remoting.transport.turn import soon, turn_of
@@ -130,7 +131,7 @@ class HaServer:
             message = f"cannot listen for replicas on {host}:{port} ({error.strerror or error})"
             raise OSError(error.errno, message) from error
         self.port = int(self._server.sockets[0].getsockname()[1])
-        self._ticker = loop.create_task(self._tick())
+        self._ticker = background.task(self._tick(), "serves the replicas")
         return self.port
 
     async def stop(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.replication.promises import DurabilityRule, promise
+from remoting import background
 from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class DurabilityLog:
         """Log the promise now, and with the number of brokers once it is known."""
         log_promise(self._config, self._log)
         self._changed.set()
-        self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._task = background.task(self._watch(), "watches the replicas in sync")
 
     async def stop(self) -> None:
         """Log nothing more."""

@@ -27,7 +27,7 @@ from broker.roles.group_node import StoodStill
 from broker.roles.replicas_manager import OwnIdentity, SavedIdentity
 from broker.roles.role_queue import RoleExecutor, RoleQueue
 from broker.roles.steps import ControllerAnswer, KnownGroup, PauseWatch, ReplicaSteps, pause_limit_ms
-from remoting import clock
+from remoting import background, clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import decode_body, encode_body
 from remoting.protocol.bodies.election_body import Question, QuestionKind, Reply
@@ -144,8 +144,10 @@ class ElectionManager:
         self._seat.count_copies(counted=self.admission.admitted)
         self.lines.start()
         self.controllers.start()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self.queue.run()), loop.create_task(self._run())]
+        self._tasks = [
+            background.task(self.queue.run(), "carries out changes of role"),
+            background.task(self._run(), "takes part in elections"),
+        ]
         for warning in self.members.warnings():
             self._log.warning("election_members", warning=warning)
         self._log.info("elects_its_master", member=self.members.own, members=self.members.text)

@@ -17,6 +17,7 @@ from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log.confirm import NEVER
 from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log_store import LogStore
+from remoting import background
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class MemberLog:
 
         `before` is called at the beginning of every round.
         """
-        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store, damaged, before))
+        self._upkeep = background.task(self._maintain(store, damaged, before), "keeps up a replica's log")
 
     async def rest(self) -> None:
         """End the upkeep; the log stays open."""

@@ -36,7 +36,7 @@ from broker.roles.steps import (
     ReplicaSteps,
     pause_limit_ms,
 )
-from remoting import clock
+from remoting import background, clock
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
     AlterSyncStateSetHeader,
@@ -272,8 +272,11 @@ class ReplicasManager:
         if self.own.identity.clean:
             self.own.save(clean=False)
         self.controllers.start()
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each) for each in (self._step(), self.queue.run(), self._beat())]
+        self._tasks = [
+            background.task(self._step(), "follows the controllers' decisions"),
+            background.task(self.queue.run(), "carries out changes of role"),
+            background.task(self._beat(), "sends heartbeats to the controllers"),
+        ]
 
     async def stop(self) -> None:
         """Stop asking and changing roles; close the connections to the controllers."""

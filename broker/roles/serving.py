@@ -42,7 +42,7 @@ from broker.roles.replica_reads import ReplicaReads
 from broker.router import handlers
 from broker.store.attached.store import in_order
 from broker.store.errors import GivenUp, StoreError
-from remoting import inprocess
+from remoting import background, inprocess
 from remoting.access.rights import LOCATE, RIGHTS, with_rights
 from remoting.protocol.addresses import join_address
 from remoting.protocol.bodies.controller_body import ACTING_FIELD, MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
@@ -106,7 +106,7 @@ class Serving:
         """Finish what a stop interrupted and begin to work; the address is not published yet."""
         self._make_readers()
         self.broker.start()
-        self._upkeep = asyncio.get_running_loop().create_task(self._maintain())
+        self._upkeep = background.task(self._maintain(), "keeps up the log and the features of a master")
 
     def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
         """Clients reach us there: readers and registration begin."""

@@ -38,7 +38,7 @@ from controller.consensus.wire import COMMANDS_KNOWN, DLEDGER_MAGIC, stretch
 from controller.raft.core import RaftTimers
 from controller.raft.membership import MemberPlace, Membership
 from controller.raft.messages import REGULAR, RaftMessage, decode, encode
-from remoting import clock
+from remoting import background, clock
 from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.files import make_directory
@@ -138,7 +138,7 @@ class DledgerEngine:
         self._follow_members(node)
         beats = timers.heartbeat / TICKS_PER_HEARTBEAT
         for seconds, act in ((beats, self._tick), (PING_SECONDS, self._links.tick), (REMINDER_SECONDS, self._remind)):
-            self._tasks.append(loop.create_task(_every(seconds, act)))
+            self._tasks.append(background.task(_every(seconds, act), f"runs {act.__name__.strip('_')} of consensus"))
 
     async def stop(self) -> None:
         """Leave, and let another controller lead first; commands without an answer end in NotLeading."""

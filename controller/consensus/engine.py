@@ -41,6 +41,7 @@ from controller.consensus.journal import Journal, RaftSnapshot, Vote, load, save
 from controller.raft.messages import REGULAR
 from controller.replicas.group import Barrier, Command, GroupView, Outcome, decode, encode
 from controller.replicas.machine import ReplicaMachine
+from remoting import background
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.files import make_directory
@@ -250,7 +251,7 @@ class SingleEngine:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._pending.append((data, future))
         if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write())
+            self._writer = background.task(self._write(), "writes the controller's decisions")
         return await future
 
     async def barrier(self) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 
 from controller.consensus.members import ControllerNode
 from controller.consensus.wire import RANDOM_BYTES, SecureChannel
-from remoting import clock
+from remoting import background, clock
 from remoting.protocol.errors import RemoteViolation
 from runtime.logs import get_logger
 
@@ -81,19 +81,19 @@ class PeerLinks:
 
     async def open(self, host: str) -> None:
         """Listen, and begin to dial. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: PeerConnection(self, None), host, self.own.raft_port)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: PeerConnection(self, None), host, self.own.raft_port
+        )
         self.use(self.members)
 
     def use(self, members: Mapping[str, ControllerNode]) -> None:
         """Dial these from here on, each also at the address that the configuration has for it."""
         self.members = members
-        loop = asyncio.get_running_loop()
         for node_id in [each for each in self._dialers if each not in members]:
             self._dialers.pop(node_id).cancel()
         for node_id in members:
             if node_id != self.own.node_id and node_id not in self._dialers:
-                self._dialers[node_id] = loop.create_task(self._dial(node_id))
+                self._dialers[node_id] = background.task(self._dial(node_id), f"connects to controller {node_id}")
 
     @property
     def connected(self) -> list[str]:

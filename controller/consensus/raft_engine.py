@@ -37,6 +37,7 @@ from controller.consensus.peers import PeerTransport
 from controller.consensus.raft_node import NO_OP, RaftNode, Timers
 from controller.consensus.wire import stretch
 from controller.raft.messages import REGULAR
+from remoting import background
 from remoting.protocol.errors import LightMQError
 from runtime.files import make_directory
 from runtime.logs import get_logger
@@ -147,7 +148,10 @@ class RaftThread:
             await transport.links.open(settings.host or self._own.host)
             self._node = node
             self._post(listener.started)
-            tasks = [self._loop.create_task(each) for each in (self._ping(transport), self._remind(node))]
+            tasks = [
+                background.task(self._ping(transport), "pings the other controllers"),
+                background.task(self._remind(node), "says what the controller waits for"),
+            ]
             while not self._stop.is_set():
                 self._tick()
                 await asyncio.sleep(timers.heartbeat / TICKS_PER_HEARTBEAT)

@@ -27,6 +27,7 @@ from controller.name_server.name_server import NameServer
 from controller.name_server.state import Group, RemoveMember
 from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
+from remoting import background
 from remoting.access.users import UserTable
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
@@ -219,7 +220,7 @@ class ControlPlane:
     async def start(self) -> None:
         """Restore, take part, begin to supervise the masters."""
         await self.engine.start()
-        self._ticker = self._loop.create_task(self._tick())
+        self._ticker = background.task(self._tick(), "judges which brokers live")
 
     async def stop(self) -> None:
         """Cancel the ticks, then stop elections, pushes and the engine, in this order."""

@@ -20,6 +20,7 @@ import msgspec
 
 from controller.config import ControllerConfig
 from controller.name_server import state
+from remoting import background
 from remoting.protocol.bodies.controller_body import TopicRoute
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -92,7 +93,7 @@ class Persister:
 
     async def start(self) -> None:
         """Begin to write changes."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = background.task(self._run(), "writes the name server's settings")
 
     async def stop(self) -> None:
         """Write what is not written yet."""

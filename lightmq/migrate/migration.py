@@ -28,6 +28,7 @@ from lightmq.migrate.offsets import OffsetMirror
 from lightmq.migrate.plan import Chosen, Place, Plan, QueueCopy, SourceQueue, make_plan
 from lightmq.migrate.returner import QueueReturner
 from lightmq.migrate.users import mirror_users
+from remoting import background
 from remoting.protocol.bodies.controller_body import PERM_WRITE, TopicConfig
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -211,7 +212,7 @@ class Migration:
         Raises LightMQError, OSError when it cannot begin; later it tries again.
         """
         refreshed_s, is_ready = float("-inf"), False
-        telling = asyncio.get_running_loop().create_task(self._keep_telling())
+        telling = background.task(self._keep_telling(), "reports progress")
         try:
             while True:
                 try:

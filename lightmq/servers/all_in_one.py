@@ -159,6 +159,10 @@ class AllInOne:
         """Wait until the broker cannot write its log any more; return why."""
         return await self._broker.until_failed()
 
+    def unready(self) -> Mapping[str, str]:
+        """Part -> why it does not do its work now."""
+        return self._admin.unready()
+
     def ports(self) -> Mapping[str, int]:
         """Open ports by protocol."""
         assert self._server is not None

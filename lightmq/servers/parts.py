@@ -23,6 +23,7 @@ from console.app import Console, admin_tls
 from lightmq.servers.serving import client_host
 from lightmq.servers.tracing import Tracing
 from lightmq.version import VERSION
+from remoting import background
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import page_actions
 from remoting.client.connection import signing_dial
@@ -74,7 +75,9 @@ class AdminKeys:
     async def start(self) -> None:
         """Watch the access list on the running loop; nothing to do without a list."""
         if self._policy is not None:
-            self._watching = asyncio.get_running_loop().create_task(self._policy.keep_current())
+            self._watching = background.task(
+                self._policy.keep_current(), "watches the access list of the administration port"
+            )
 
     async def stop(self) -> None:
         """Stop watching the access list."""
@@ -158,6 +161,10 @@ class Part:
         if self._keys is not None:
             await self._keys.stop()
         await self._group.stop()
+
+    def unready(self) -> Mapping[str, str]:
+        """Part -> why it does not do its work now."""
+        return self._admin.unready()
 
     def ports(self) -> Mapping[str, int]:
         """Open ports by protocol."""
@@ -273,6 +280,7 @@ def proxy_part(config: ProxyConfig, console: ConsoleConfig | None = None, tracin
         status=lambda: {"port": application.port, "ports": application.ports(), "metrics": registry.values()},
         port=("mqtt", lambda: application.port),
         more_ports=application.ports,
+        reason=application.unready_reason,
         reload=application.reload,
         stop_deadline_s=config.stop_s_max,
         tracing=traces,

@@ -24,6 +24,7 @@ from typing import Any
 from lightmq.configuration import LogsConfig
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listening.listener import PortUnavailable
+from remoting import background
 from remoting.protocol.errors import LightMQError
 from runtime.config import ENVIRONMENT_PREFIX, flatten
 from runtime.logs import get_logger
@@ -93,7 +94,9 @@ class ProxyPool:
         config = self._reserve()
         self._document = document({"proxy": config, **self._given})
         count = self._config.listen.processes
-        self._tasks = [asyncio.get_running_loop().create_task(self._keep(number)) for number in range(1, count + 1)]
+        self._tasks = [
+            background.task(self._keep(number), f"keeps proxy process {number}") for number in range(1, count + 1)
+        ]
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 while not self.ready:

@@ -34,6 +34,7 @@ from broker.roles.durability import rule_of
 from console.config import ConsoleConfig
 from lightmq.configuration import LogsConfig, UpConfig
 from mqtt_proxy.config import ProxyConfig
+from remoting import background
 from remoting.protocol.errors import LocalMisuse
 from runtime import logs, process
 from runtime.files import make_directory
@@ -206,6 +207,10 @@ def prepare(directory: Path, option: str) -> None:
 
 
 INPUT = 0
+REMIND_S = 5.0
+"""How often the log says what is not ready."""
+OPENED_LAST = ("console", "admin")
+"""They wait for the parts that they report on, which have the reasons."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -222,6 +227,10 @@ class Server(Service, Protocol):
 
     def notes(self) -> Mapping[str, str]:
         """What is said once with the ports, by name."""
+        ...
+
+    def unready(self) -> Mapping[str, str]:
+        """Part -> why it does not do its work now, also while it starts; nothing when all do."""
         ...
 
     def until_failed(self) -> Awaitable[Exception]:
@@ -260,6 +269,7 @@ async def _serve(make: Callable[[], Server], *, json_output: bool, greeting: Gre
         loop.add_reader(INPUT, _input_moved, loop, ended)
     service = make()
     loop.add_signal_handler(signal.SIGHUP, service.reload)
+    reminding = background.task(_remind(service), "says why the server is not ready")
     starting = asyncio.ensure_future(service.start())  # a signal while starting must end it as well
     ending = asyncio.ensure_future(ended.wait())
     try:
@@ -272,12 +282,22 @@ async def _serve(make: Callable[[], Server], *, json_output: bool, greeting: Gre
             await _until_the_end(service, ending)
     finally:
         ending.cancel()
+        reminding.cancel()
         if not starting.done():
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await starting
         else:
             await service.stop()
+
+
+async def _remind(service: Server) -> None:
+    """Log what keeps the server from its work, again and again: without that it looks well to who reads the log."""
+    log = logs.get_logger("server")
+    while True:
+        await asyncio.sleep(REMIND_S)
+        for part, reason in service.unready().items() - {(last, "") for last in OPENED_LAST}:
+            log.warning("not_ready", part=part, reason=reason or "it has not started")
 
 
 async def _until_the_end(service: Server, ending: asyncio.Task[Any]) -> None:

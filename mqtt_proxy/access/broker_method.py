@@ -21,6 +21,7 @@ import msgspec
 
 from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.link import Link, LinkDownError
+from remoting import background
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.access.users import CreatedUsersReply, UserTable
 from remoting.protocol.errors import LightMQError, Refused
@@ -58,7 +59,7 @@ class BrokerMethod:
 
     def start(self) -> None:
         """Keep the table current from now on."""
-        self._looking = asyncio.get_running_loop().create_task(self._keep_current())
+        self._looking = background.task(self._keep_current(), "keeps the broker's users current")
 
     async def fetch(self) -> None:
         """Take the broker's table, if it is another; a failure is logged once, and the table stays."""

@@ -35,6 +35,7 @@ from mqtt_proxy.access.password_method import PasswordMethod
 from mqtt_proxy.config import METHODS, ProxyConfig
 from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import AccessCounters
+from remoting import background
 from remoting.access import acl_file
 from remoting.access.rules import (
     ALLOWED,
@@ -364,7 +365,7 @@ class Gate:
         if self._of_broker is not None:
             self._of_broker.start()
         if self._watched:
-            self._looking = asyncio.get_running_loop().create_task(self._watch_files())
+            self._looking = background.task(self._watch_files(), "watches password file and access list")
 
     def reload(self) -> None:
         """Read all files again now, changed or not: for SIGHUP."""

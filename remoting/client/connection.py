@@ -22,7 +22,7 @@ import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from remoting import clock
+from remoting import background, clock
 from remoting.client.master_link import Backoff, full
 from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.addresses import split_address
@@ -322,6 +322,11 @@ class ReconnectingConnection:
         return "" if self._current is None else self._current.address
 
     @property
+    def reason(self) -> str:
+        """Why it is down; empty while it is up."""
+        return "" if self.up else self._reason
+
+    @property
     def closed(self) -> bool:
         """True after `close`; a connection that is merely down is not closed."""
         return self._ending.closing is not None
@@ -334,7 +339,7 @@ class ReconnectingConnection:
     def start(self) -> None:
         """Begin to connect."""
         if self._task is None and not self.closed:
-            self._task = asyncio.get_running_loop().create_task(self._keep_up())
+            self._task = background.task(self._keep_up(), f"keeps the connection to {self.address}")
 
     def on_up(self, callback: UpCallback, *, at_once: bool = True) -> None:
         """Call `callback(connection)` each time it comes up; `at_once`: also now if it is already up."""

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from remoting import background
 from remoting.client.connection import ReconnectingConnection
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.protocol.bodies.controller_body import (
@@ -74,7 +75,7 @@ class RouteWatch:
             line.on_push(partial(self._pushed, address))
             line.on_down(partial(self._lost, address))
             line.start()
-            self._tasks.append(asyncio.get_running_loop().create_task(self._watch(address, line)))
+            self._tasks.append(background.task(self._watch(address, line), f"receives routes from {address}"))
 
     async def stop(self) -> None:
         """End the subscriptions and their connections."""

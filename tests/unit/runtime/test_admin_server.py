@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from remoting import background
 from remoting.access.rights import page_actions
 from remoting.protocol.errors import LightMQError
 from remoting.server.authorizer import Authorizer
@@ -57,6 +58,20 @@ async def test_the_pages(parts: tuple[str, dict[str, bool]]) -> None:
             assert (await answer.json())["reasons"] == {"proxy": "no broker"}
         async with http.get("/status") as answer:
             assert await answer.json() == {"epoch": 1}
+
+
+async def test_a_dead_background_task_makes_the_process_unready(parts: tuple[str, dict[str, bool]]) -> None:
+    """With the sentence that says what no longer happens; the parts may all be well."""
+
+    async def follow() -> None:
+        raise ValueError("no address")
+
+    await asyncio.wait([background.task(follow(), "follows the routes")])
+    async with aiohttp.ClientSession(parts[0]) as http, http.get("/readyz") as answer:
+        assert answer.status == 503
+        told = await answer.json()
+    assert told["parts"] == {"store": True, "background": False}
+    assert told["reasons"]["background"] == "no longer follows the routes: ValueError('no address')"
 
 
 async def test_a_taken_port_is_an_oserror() -> None:

@@ -44,6 +44,9 @@ class Part:
     def reload(self) -> None:
         self.story.append("reload")
 
+    def unready(self) -> dict[str, str]:
+        return {"proxy": "no broker"} if self._hang else {}
+
     async def until_failed(self) -> Exception:
         return await asyncio.get_running_loop().create_future()
 
@@ -69,6 +72,17 @@ def run(part: Part, *, json_output: bool = True) -> None:
 @pytest.fixture(autouse=True)
 def _quiet_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.process.settle_garbage", lambda: None)
+
+
+def test_what_is_not_ready_is_logged_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also while a start hangs, when there is no administration port yet."""
+    monkeypatch.setattr("lightmq.servers.serving.REMIND_S", 0.001)
+    run(Part(hang=True))
+    assert capsys.readouterr().err.count('not_ready part=proxy reason="no broker"') >= 2
+    run(Part())
+    assert "not_ready" not in capsys.readouterr().err
 
 
 def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFixture[str]) -> None:
