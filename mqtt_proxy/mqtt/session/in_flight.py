@@ -57,8 +57,8 @@ class Qos2Steps:
     """The steps that a session's owner has to note, and the lane of what leaves in its order meanwhile.
 
     Whatever is delivered while a PUBLISH is parked stands behind it in the lane, of any QoS: the order in which the
-    client gets a topic's messages is that in which they were stored. What waits for the client (its PUBREC, its PUBCOMP)
-    stands in no lane.
+    client gets a topic's messages is that in which they were stored. What waits for the client (its PUBREC, its
+    PUBCOMP) stands in no lane.
     """
 
     __slots__ = ("_lane", "_lane_bytes", "_noted", "_number", "finished", "on_room", "reserved")

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt.codec.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
 from mqtt_proxy.mqtt.session.in_flight import (
-    LANE_BYTES_MAX,
     COMPLETING,
     CONFIRMED,
+    LANE_BYTES_MAX,
     PHASE_PUBLISH,
     PHASE_PUBREL,
     PUBLISHED,
