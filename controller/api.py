@@ -29,6 +29,7 @@ from controller.name_server.name_server import NameServer
 from controller.name_server.smallest_ids import SmallestIds
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import (
+    AS_CONFIGURED_FIELD,
     MASTER_ID,
     READS_ONLY_FIELD,
     WITH_REPLICAS_FIELD,
@@ -236,6 +237,7 @@ def handlers(
         RequestCode.BROKER_HEARTBEAT: brokers.heartbeat,
         RequestCode.GET_BROKER_MEMBER_GROUP: brokers.member_group,
         RequestCode.GET_BROKER_CLUSTER_INFO: brokers.cluster_info,
+        RequestCode.FORGET_GROUP: brokers.forget_group,
         RequestCode.WIPE_WRITE_PERM_OF_BROKER: brokers.wipe_write_permission,
         RequestCode.ADD_WRITE_PERM_OF_BROKER: brokers.add_write_permission,
         RequestCode.UPDATE_NAMESRV_CONFIG: update_configuration,
@@ -322,7 +324,17 @@ class _BrokerApi:
     def cluster_info(self, _peer: Peer, command: Command) -> Command:
         # RocketMQ's tools ask every broker in the answer for its statistics, which only masters have.
         replicas = self._replicas if WITH_REPLICAS_FIELD in command.fields else None
-        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, replicas)))
+        agreed = self._plane.clusters() if self._plane is not None else None
+        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, replicas, agreed)))
+
+    def forget_group(self, peer: Peer, command: Command) -> None:
+        """FORGET_GROUP: a group whose brokers will not return leaves the routes, with its topics."""
+        name = text(command, "brokerName")
+        if self._plane is not None and name in self._plane.clusters():
+            remark = f"the controllers know brokers of {name!r}: remove them first, see lightmq cluster remove"
+            raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        self._name_server.apply(state.RemoveGroup(name))
+        later(peer, command, when_durable(self._name_server, command.reply()))
 
     def wipe_write_permission(self, peer: Peer, command: Command) -> None:
         self._set_writable(peer, command, "wipeTopicCount", writable=False)
@@ -390,7 +402,7 @@ class _TopicApi:
 
     def route(self, _peer: Peer, command: Command) -> Command:
         topic = text(command, "topic")
-        route = self._name_server.topic_route(topic)
+        route = self._name_server.topic_route(topic, as_configured=truth(command, AS_CONFIGURED_FIELD))
         if route is None:
             remark = f"No topic route info in name server for the topic: {topic}"
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)

@@ -24,7 +24,7 @@ from controller.consensus.members import ControllerNode, parse_members, read_sec
 from controller.control_plane.controller_api import controller_handlers, master_header, set_body
 from controller.control_plane.masters import GroupMasters
 from controller.name_server.name_server import NameServer
-from controller.name_server.state import Group, RemoveMember
+from controller.name_server.state import Group, RemoveGroup, RemoveMember
 from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
 from remoting import background
@@ -253,6 +253,10 @@ class ControlPlane:
         """Every group that controllers agreed on."""
         return {name: group.view() for name, group in self.machine.groups.items()}
 
+    def clusters(self) -> dict[str, str]:
+        """The cluster of every group that has had a master, by the group's name."""
+        return {name: group.cluster for name, group in self.machine.groups.items() if group.master_epoch}
+
     def fenced_epoch(self, group: str) -> int:
         """The epoch below which no broker may act as the master of a group; 0 where controllers decide nothing."""
         known = self.machine.groups.get(group)
@@ -287,6 +291,8 @@ class ControlPlane:
         master = group.members.get(MASTER_ID) if group is not None else None
         if master is not None and master.address != view.master_address:
             self._name_server.apply(RemoveMember(view.cluster, master.address, "it is not the master any more"))
+        if group is not None and not group.members and view.name not in self.machine.groups:
+            self._name_server.apply(RemoveGroup(view.name))  # an operator removed its last broker
         self.routes.changed()
         if self.engine.is_leader:
             self.roles.push(view)

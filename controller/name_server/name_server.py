@@ -173,15 +173,8 @@ class NameServer:
         """Restore the metadata of `file`; brokers in it count as alive and have one time limit to show it."""
         self.config = config
         self._replicas: state.Replicas = state.no_replicas
-        self._vacant_ms: dict[str, int] = {}
-        """Groups in the routes in which nobody serves now -> since when."""
-        self.state = state.MetadataState(
-            file.load(),
-            state.MetadataLimits(
-                config.brokers_max, config.topics_max, config.key_values_max, config.broker_timeout_ms
-            ),
-            lambda name: bool(self._replicas(name)),
-        )
+        limits = state.MetadataLimits(config.brokers_max, config.topics_max, config.key_values_max)
+        self.state = state.MetadataState(file.load(), limits)
         self.liveness = state.Liveness(config.broker_timeout_ms, config.liveness_scan_ms)
         self.persister = Persister(self.state, file, config.persist_pause_ms)
         self._clock = clock
@@ -210,7 +203,7 @@ class NameServer:
         self._member_listeners.append(callback)
 
     def show_replicas(self, replicas: state.Replicas) -> None:
-        """Let routes show these beside the brokers that register; a group stays in the routes while it has any."""
+        """Let routes show these beside the brokers that register."""
         self._replicas = replicas
 
     def apply(self, change: state.Change) -> list[state.Event]:
@@ -277,18 +270,11 @@ class NameServer:
         """Take brokers that were silent for too long out of the routes."""
         for cluster, address in self.liveness.tick(self.now_ms()):
             self.apply(state.RemoveMember(cluster, address, "it was silent for too long"))
-        now_ms = self.now_ms()
-        vacant = [name for name, group in self.metadata.groups.items() if not group.members]
-        self._vacant_ms = {
-            name: self._vacant_ms.get(name, now_ms) if not self._replicas(name) else now_ms for name in vacant
-        }
-        for name, since_ms in self._vacant_ms.items():
-            if not self.state.stays(name, now_ms - since_ms):
-                self.apply(state.RemoveGroup(name))
 
-    def topic_route(self, topic: str) -> TopicRoute | None:
-        """Where the queues of a topic are."""
-        return state.topic_route(self.metadata, topic, self.config.template_queue_count, self._replicas)
+    def topic_route(self, topic: str, *, as_configured: bool = False) -> TopicRoute | None:
+        """Where the queues of a topic are; `as_configured` as in `state.topic_route`."""
+        count = self.config.template_queue_count
+        return state.topic_route(self.metadata, topic, count, self._replicas, as_configured=as_configured)
 
 
 def _changes_members(event: state.Event) -> TypeGuard[state.Registered | state.MemberLeft]:

@@ -6,9 +6,10 @@ clients are made: topic -> queues and brokers, cluster -> brokers, lists.
 
 RocketMQ's rules: id 0 is the master. Where a group has none and allows it, the member with the lowest id acts for it,
 shown as id 0 and without the write permission. A topic whose group cannot be written to is shown as read only.
-Invariant: a topic's queues name only broker groups that exist, a topic has at least one group; a group has a member, or
-brokers that may come back for its readers, until it is removed; `revision` grows with every change and with nothing
-else. One address is one member of its cluster.
+A group whose brokers have all left is away, not gone: it stays, with its topics, until an operator removes it, so that
+no reader takes its part of a topic for nothing, and no writer makes its topics anew elsewhere.
+Invariant: a topic's queues name only broker groups that exist, a topic has at least one group; `revision` grows with
+every change and with nothing else. One address is one member of its cluster.
 Pure and deterministic.
 
 Live brokers: every address has a deadline that its heartbeats move; past it, the broker is dead at the next tick.
@@ -104,7 +105,7 @@ class DeleteKeyValue(msgspec.Struct, tag=True):
 
 
 class RemoveGroup(msgspec.Struct, tag=True):
-    """A group without members leaves the routes, with its queues."""
+    """An operator removes a group without members: it leaves the routes, with its queues."""
 
     broker_name: str
 
@@ -180,24 +181,16 @@ class MetadataLimits(msgspec.Struct):
     """Upper bounds of the state; a command that would exceed one is rejected."""
 
     brokers_max: int = 1_000
+    """Of all members of groups; a group without any counts as one."""
     topics_max: int = 1_000_000
     key_values_max: int = 100_000
-    vacant_ms_max: int = 10_000
-    """How long a group stays for a broker of it that may come to serve."""
 
 
 class MetadataState:
     """The metadata and the one way to change it."""
 
-    def __init__(
-        self,
-        metadata: Metadata | None = None,
-        limits: MetadataLimits | None = None,
-        has_replicas: Callable[[str], bool] = lambda _name: False,
-    ) -> None:
-        """`has_replicas`: whether a group has replicas that serve readers and do not register."""
+    def __init__(self, metadata: Metadata | None = None, limits: MetadataLimits | None = None) -> None:
         self.metadata = metadata or Metadata()
-        self._has_replicas = has_replicas
         self.revision = 0
         self._limits = limits or MetadataLimits()
         self._steps: dict[type, Callable[[Any], list[Event]]] = {
@@ -258,11 +251,13 @@ class MetadataState:
     def _rejection(self, command: RegisterBroker, group: Group | None) -> str | None:
         limits, metadata = self._limits, self.metadata
         if group is not None and group.cluster != command.cluster:
-            return f"broker name {command.broker_name!r} belongs to cluster {group.cluster!r}"
+            away = "" if group.members else "; if none of its brokers will return: lightmq cluster forget"
+            return f"broker name {command.broker_name!r} belongs to cluster {group.cluster!r}{away}"
         holder = group.members.get(command.broker_id) if group is not None else None
         if holder is None:
-            members = sum(len(each.members) for each in metadata.groups.values())
-            if members >= limits.brokers_max:
+            members = sum(max(1, len(each.members)) for each in metadata.groups.values())
+            is_back = group is not None and not group.members
+            if members - is_back >= limits.brokers_max:
                 return f"{limits.brokers_max} brokers are registered already (brokers_max)"
         elif holder.address != command.address:
             epoch = holder.data_version.state_version
@@ -288,29 +283,18 @@ class MetadataState:
         return self._leave(*known, command.reason) if known is not None else []
 
     def _leave(self, broker_name: str, broker_id: int, reason: str) -> list[Event]:
-        event = self._left(broker_name, broker_id, reason)
-        if not self.stays(broker_name, None):
-            self._drop_group(broker_name)
-        return [event]
+        return [self._left(broker_name, broker_id, reason)]
 
     def _remove_group(self, command: RemoveGroup) -> list[Event]:
         group = self.metadata.groups.get(command.broker_name)
-        if group is not None and not group.members:
-            self.revision += 1
-            self._drop_group(command.broker_name)
+        if group is None:
+            return []
+        if group.members:
+            addresses = ", ".join(sorted(member.address for member in group.members.values()))
+            return [Rejected(f"the broker group {command.broker_name!r} has brokers that run: {addresses}")]
+        self.revision += 1
+        self._drop_group(command.broker_name)
         return []
-
-    def stays(self, broker_name: str, vacant_ms: int | None) -> bool:
-        """Whether a group stays in the routes, with its topics, which nobody but its master names.
-
-        It does while a broker serves it, one that registers or a replica. Without one it stays for `vacant_ms_max` if
-        another may come: it had a replica, or its members may act as master. `vacant_ms`: for how long nobody has
-        served it, and that it was kept so far; None: its last member has just left.
-        """
-        group = self.metadata.groups[broker_name]
-        if group.members or self._has_replicas(broker_name):
-            return True
-        return group.enable_acting_master if vacant_ms is None else vacant_ms <= self._limits.vacant_ms_max
 
     def _drop_group(self, broker_name: str) -> None:
         del self.metadata.groups[broker_name]
@@ -399,25 +383,36 @@ def no_replicas(_group: str) -> Mapping[int, str]:
 
 
 def topic_route(
-    metadata: Metadata, topic: str, template_queue_count: int = 0, replicas: Replicas = no_replicas
+    metadata: Metadata,
+    topic: str,
+    template_queue_count: int = 0,
+    replicas: Replicas = no_replicas,
+    *,
+    as_configured: bool = False,
 ) -> TopicRoute | None:
-    """Where the queues of a topic are, None when no broker has it."""
-    queues = metadata.topics.get(topic)
+    """Where the queues of a topic are, None when no broker has it.
+
+    A group of which nobody can be reached has its queues in the answer, but no addresses: RocketMQ's clients pick one
+    of a group's addresses without asking whether there is any. `as_configured`: queues with the permission they have
+    while their group has a master.
+    """
+    queues, groups = metadata.topics.get(topic), metadata.groups
     if queues is None and topic == TEMPLATE_TOPIC and template_queue_count > 0:
-        perm = PERM_READ | PERM_WRITE | PERM_INHERIT
-        queues = {name: QueueData(name, template_queue_count, template_queue_count, perm) for name in metadata.groups}
+        perm, count = PERM_READ | PERM_WRITE | PERM_INHERIT, template_queue_count
+        queues = {name: QueueData(name, count, count, perm) for name, group in groups.items() if group.members}
     if not queues:
         return None
+    brokers = [topic_broker(name, groups[name], replicas) for name in sorted(queues)]
     return TopicRoute(
         order_topic_conf=metadata.key_values.get(ORDER_TOPIC_NAMESPACE, {}).get(topic),
-        queue_datas=[shown_queues(queues[name], metadata.groups[name]) for name in sorted(queues)],
-        broker_datas=[topic_broker(name, metadata.groups[name], replicas) for name in sorted(queues)],
+        queue_datas=[shown_queues(queues[name], groups[name], as_configured=as_configured) for name in sorted(queues)],
+        broker_datas=[data for data in brokers if data.broker_addrs],
     )
 
 
-def shown_queues(queues: QueueData, group: Group) -> QueueData:
+def shown_queues(queues: QueueData, group: Group, *, as_configured: bool = False) -> QueueData:
     """Queues with the permission they have now."""
-    if group.writable and MASTER_ID in group.members:
+    if group.writable and (as_configured or MASTER_ID in group.members):
         return queues
     return msgspec.structs.replace(queues, perm=queues.perm & ~PERM_WRITE)
 
@@ -446,19 +441,29 @@ def _joined(data: BrokerData, replicas: Mapping[int, str]) -> BrokerData:
     return data
 
 
-def cluster_info(metadata: Metadata, replicas: Replicas | None = None) -> ClusterInfo:
-    """Every group's addresses, and the groups of every cluster; with `replicas` also of those that only read."""
+def cluster_info(
+    metadata: Metadata, replicas: Replicas | None = None, agreed: Mapping[str, str] | None = None
+) -> ClusterInfo:
+    """Every group's addresses, and the groups of every cluster; with `replicas` also of those that only read.
+
+    A group that is away has no addresses. `agreed`: cluster by name of the groups that the controllers agreed on; those
+    that have not registered here are away as well, and what topics they have is not known.
+    """
+    unheard = {name: cluster for name, cluster in (agreed or {}).items() if name not in metadata.groups}
+    of_group = {name: group.cluster for name, group in metadata.groups.items()} | unheard
     clusters: dict[str, list[str]] = {}
-    for name in sorted(metadata.groups):
-        clusters.setdefault(metadata.groups[name].cluster, []).append(name)
+    for name in sorted(of_group):
+        clusters.setdefault(of_group[name], []).append(name)
     table = {name: broker_data(name, group) for name, group in metadata.groups.items()}
+    table |= {name: BrokerData(cluster, name, {}) for name, cluster in unheard.items()}
     if replicas is not None:
-        return ClusterInfo({name: _joined(data, replicas(name)) for name, data in table.items()}, clusters)
-    for name, data in table.items():
-        for broker_id, member in metadata.groups[name].members.items():
+        shown = {name: _joined(data, replicas(name)) for name, data in table.items()}
+        return ClusterInfo(shown, clusters, topics_unknown=sorted(unheard))
+    for name, group in metadata.groups.items():
+        for broker_id, member in group.members.items():
             if member.reads_only:
-                del data.broker_addrs[broker_id]
-    return ClusterInfo(table, clusters)
+                del table[name].broker_addrs[broker_id]
+    return ClusterInfo(table, clusters, topics_unknown=sorted(unheard))
 
 
 def member_group(metadata: Metadata, cluster: str, broker_name: str) -> BrokerMemberGroup:

@@ -317,6 +317,25 @@ class LeadingController:
         masters = {name: data.master() for name, data in sorted(known.items()) if name not in groups}
         return {name: address for name, address in masters.items() if address is not None}
 
+    def absent(self) -> list[str]:
+        """Names of the broker groups that are known and have no master now."""
+        if self.is_member:
+            return []
+        return decode_body(self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo).absent()
+
+    def forget(self, group: str) -> dict[str, str]:
+        """Have every controller forget a group that is away; by address why one did not."""
+        failed = {}
+        others = [each.partition("-")[2] for each in self.metadata.peers.split(";") if each]
+        for address in dict.fromkeys([self.address, *others]):
+            fields = {"brokerName": group, "road": ROAD}
+            try:
+                with dial(address, self.timeout_ms, self.signer, self.tls) as controller:
+                    checked(controller.request(Command(RequestCode.FORGET_GROUP, fields=fields)))
+            except LightMQError as error:
+                failed[address] = str(error)
+        return failed
+
     def settings(self, address: str) -> dict[str, str]:
         """The configuration of a broker by key; empty when it cannot be read."""
         if not address:

@@ -1,7 +1,7 @@
 """``lightmq cluster``: show the leading controller, masters and replicas in sync, and change masters and members.
 
 Invariant: commands that show change nothing; `transfer` moves a master to a replica that has everything, never to
-another; `remove` takes no living broker without `--living`.
+another; `remove` takes no living broker without `--living`; `forget` takes no group that has one, and asks before.
 
 `promised` is what an acknowledgement of a broker means, from its configuration; without it nothing is promised.
 """
@@ -88,6 +88,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
         groups = found.groups()
         rows = [summary(name, state) for name, state in groups.items()]
         rows += [lone_summary(name, address) for name, address in found.lone(groups).items()]
+        rows += [away_summary(name) for name in found.absent() if name not in groups]
         rows = [row | promised(found.settings(row["address"] or ""), row["replicas"]) for row in rows]
         known = peers(found)
         dead = found.unreachable(each.partition("-")[2] for each in known)
@@ -224,6 +225,41 @@ def remove(
     print_done(done, json_output, group=group, removed=broker_ids)
 
 
+@cluster.command
+def forget(
+    group: Group,
+    *,
+    yes: Annotated[bool, Parameter(name=["--yes"], negative=(), help="Do not ask.")] = False,
+    json_output: Json = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Forget a broker group of which no broker will return: its topics leave the routes, and nobody waits for it.
+
+    While a group is only away it stays known, so that no reader takes the rest of a topic for all of it.
+    """
+    with leading_controller(target) as found:
+        if found.is_member:
+            raise CommandFailed(f"{found.address} is a broker: give the address of a controller or name server")
+        known = found.absent()
+        if group not in known:
+            away = ", ".join(known) or "none"
+            raise CommandFailed(f"{group!r} is not known as a broker group that is away; these are: {away}")
+        state = found.groups().get(group)
+        running = [each for each in replicas(state) if each.alive] if state is not None else []
+        if running:
+            raise CommandFailed(f"broker {running[0].broker_id} of {group!r} is running; stop it first")
+        if not yes:
+            raise CommandFailed(f"what only {group} holds is given up: lightmq cluster forget {group} --yes")
+        if state is not None and not state.elects_itself:
+            header = CleanBrokerData(group, invoke_time=SystemClock().now_ms())
+            found.ask(Command(RequestCode.CLEAN_BROKER_DATA, fields=to_fields(header)))
+        failed = found.forget(group)
+    if failed:
+        told = "; ".join(f"{address}: {why}" for address, why in failed.items())
+        raise CommandFailed(f"{group} is not forgotten everywhere, repeat it when these answer: {told}")
+    print_done(f"the controllers forgot the broker group {group}", json_output, group=group, forgotten=True)
+
+
 def _elected(found: LeadingController, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:
     """Request an election and print its outcome."""
     header = ElectMasterHeader(
@@ -286,6 +322,14 @@ def lone_summary(name: str, address: str) -> dict[str, Any]:
     return {
         "group": name, "master": None, "address": address, "epoch": None, "inSync": 1, "replicas": 1, "state": ALONE,
         "mode": None,
+    }  # fmt: skip
+
+
+def away_summary(name: str) -> dict[str, Any]:
+    """A group of which no broker is registered, as `status` shows it: how many brokers it has is not known here."""
+    return {
+        "group": name, "master": None, "address": None, "epoch": None, "inSync": 0, "replicas": 0,
+        "state": "no master", "mode": None,
     }  # fmt: skip
 
 

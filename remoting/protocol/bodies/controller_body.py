@@ -21,9 +21,11 @@ from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames import fastjson
 
 WITH_REPLICAS_FIELD = "withReplicas"
+"""Field of a request for the cluster's brokers (106) that adds the replicas of the groups that have controllers."""
+AS_CONFIGURED_FIELD = "asConfigured"
+"""Field of a request for a route (105): queues of a group without a master keep the permission to write (LightMQ)."""
 READS_ONLY_FIELD = "readsOnly"
 """Field of a registration (103): a replica that serves readers, and never stands in for the master (LightMQ)."""
-"""Field of a request for the cluster's brokers (106) that adds the replicas of the groups that have controllers."""
 MASTER_ID = 0
 """Broker id of a master in routes."""
 
@@ -71,10 +73,16 @@ class TopicRoute(msgspec.Struct, rename="camel"):
 
 
 class ClusterInfo(msgspec.Struct, rename="camel"):
-    """Body of 106: every broker group, and the groups of each cluster."""
+    """Body of 106: every broker group, and the groups of each cluster. A group that is away has no addresses."""
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    topics_unknown: list[str] = msgspec.field(default_factory=list)
+    """Groups that are away and whose topics the name server does not know (LightMQ)."""
+
+    def absent(self) -> list[str]:
+        """Return the groups that have no master at the moment, by name: what they hold exists all the same."""
+        return sorted(name for name, data in self.broker_addr_table.items() if data.master() is None)
 
 
 class DataVersion(msgspec.Struct, rename="camel"):

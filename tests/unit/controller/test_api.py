@@ -23,7 +23,7 @@ BROKER = {"clusterName": "C", "brokerName": "b", "brokerAddr": "h:1", "brokerId"
 
 
 def test_the_table_is_complete(world):
-    codes = {103, 104, 105, 106, 206, 322, 901, 904, 100, 101, 102, 219, 205, 327, 216, 217, 304, 224, 318, 319}
+    codes = {103, 104, 105, 106, 206, 322, 901, 904, 9062, 100, 101, 102, 219, 205, 327, 216, 217, 304, 224, 318, 319}
     assert handlers(world.name_server).keys() == codes
     more = {1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013, 9060, 9074, 9075, 9076, 9077}
     assert handlers(world.name_server, world.plane).keys() == codes | more
@@ -41,8 +41,23 @@ async def test_register_route_unregister(world):
     await world.ask(104, **{**BROKER, "brokerId": "5"})
     assert (await world.ask(105, topic="t")).code == 0
     assert (await world.ask(104, **BROKER)).code == 0
+    away = decode_body((await world.ask(105, topic="t")).body, TopicRoute)
+    assert ([one.perm for one in away.queue_datas], away.broker_datas) == ([4], [])
+    told = decode_body((await world.ask(105, topic="t", asConfigured="true")).body, TopicRoute)
+    assert [one.perm for one in told.queue_datas] == [6]
+    assert decode_body((await world.ask(106)).body, ClusterInfo).absent() == ["b"]
+
+
+async def test_a_group_is_forgotten_by_request(world, another):
+    """On disk when it is answered; not while a broker of it runs, or the controllers know its brokers."""
+    await world.register(topics=("t",))
+    running = await world.ask(9062, brokerName="b")
+    assert (running.code, running.remark) == (1, "the broker group 'b' has brokers that run: h:1")
+    await world.ask(104, **BROKER)
+    assert (await world.ask(9062, brokerName="b")).code == 0
     gone = await world.ask(105, topic="t")
     assert (gone.code, gone.remark) == (17, "No topic route info in name server for the topic: t")
+    assert another().name_server.metadata.groups == {}
 
 
 async def test_a_replica_learns_its_master(world):
@@ -78,7 +93,7 @@ async def test_heartbeats(world):
     world.pass_ms(9_999)
     assert world.name_server.topic_route("t") is not None
     world.pass_ms(1)
-    assert world.name_server.topic_route("t") is None
+    assert world.name_server.topic_route("t").broker_datas == []
 
 
 async def test_shall_i_register(world):
@@ -100,7 +115,7 @@ async def test_a_broker_that_hangs_up_has_a_grace(world):
     await world.register(connection=connection)
     await connection.close()
     world.pass_ms(world.config.broker_lost_grace_ms)
-    assert world.name_server.topic_route("t") is None
+    assert world.name_server.topic_route("t").broker_datas == []
 
 
 async def test_write_permission(world, another):

@@ -37,12 +37,14 @@ async def test_silent_brokers_leave_the_routes(world):
     world.pass_ms(119_999)
     assert server.topic_route("t") is not None
     world.pass_ms(1)
-    assert server.topic_route("t") is None
+    route = server.topic_route("t")
+    assert route is not None
+    assert ([one.broker_name for one in route.queue_datas], route.broker_datas) == (["b"], [])
     assert len(server.liveness) == 0
 
 
 async def test_a_group_stays_while_replicas_serve_readers(world):
-    """And as long as a silent broker would when they are gone; nobody is shown for it then."""
+    """And when they are gone; nobody is shown for it then."""
     server, replicas = world.name_server, {2: "h:3"}
     server.show_replicas(lambda name: replicas if name == "b" else {})
     server.register(registration(), None)
@@ -50,20 +52,12 @@ async def test_a_group_stays_while_replicas_serve_readers(world):
     route = server.topic_route("t")
     assert route is not None
     assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({2: "h:3"}, 4)
-    for _ in range(3):
-        world.pass_ms(100_000)
-        assert server.topic_route("t") is not None
     replicas.clear()
-    world.pass_ms(100_000)
-    server.register(registration("h:9"), None)
-    world.pass_ms(100_000)
-    assert server.topic_route("t") is not None, "a master came in time"
-    replicas[2] = "h:3"
-    world.pass_ms(20_000)
-    replicas.clear()
-    world.pass_ms(120_001)
-    assert server.topic_route("t") is None
-    assert "b" not in server.metadata.groups
+    world.pass_ms(1_000_000)
+    route = server.topic_route("t")
+    assert route is not None
+    assert route.broker_datas == []
+    assert list(server.metadata.groups) == ["b"]
 
 
 async def test_a_broken_connection_leaves_a_grace(world):
@@ -72,8 +66,9 @@ async def test_a_broken_connection_leaves_a_grace(world):
     server.connection_lost(("C", "h:1"))
     world.pass_ms(server.config.broker_lost_grace_ms - 1)
     assert server.topic_route("t") is not None
+    assert len(server.liveness) == 1
     world.pass_ms(1)
-    assert server.topic_route("t") is None
+    assert len(server.liveness) == 0
 
 
 async def test_a_grace_is_as_long_as_members_believe_in_a_list(world, capsys):
@@ -85,9 +80,9 @@ async def test_a_grace_is_as_long_as_members_believe_in_a_list(world, capsys):
     server.connection_lost(("C", "h:1"))
     server.connection_lost(("C", "h:3"))
     world.pass_ms(1_999)
-    assert set(server.metadata.groups) == {"acting"}
+    assert [name for name, group in server.metadata.groups.items() if group.members] == ["acting"]
     world.pass_ms(1)
-    assert not server.metadata.groups.get("acting", Group("C")).members
+    assert not server.metadata.groups["acting"].members
     assert capsys.readouterr().err.count("broker_lost_grace_short") == 1
 
 
@@ -110,7 +105,7 @@ async def test_a_restart_serves_what_was_known_for_one_time_limit(world, another
     restarted = another()
     assert restarted.name_server.topic_route("t").broker_datas[0].broker_addrs == {0: "h:1"}
     restarted.pass_ms(120_000)
-    assert restarted.name_server.topic_route("t") is None
+    assert restarted.name_server.topic_route("t").broker_datas == []
 
 
 def test_round_trip(tmp_path):

@@ -59,17 +59,45 @@ def test_a_replica_brings_none_unless_it_acts():
     assert list(state.metadata.topics) == ["t"]
 
 
-def test_the_last_broker_removes_the_topics_with_it():
+def test_a_group_whose_brokers_have_gone_stays_with_its_topics():
+    """Until an operator removes it; its queues are in routes, its addresses are not."""
     state = MetadataState()
     state.apply(registration())
     state.apply(registration(broker_id=1, address="h:2"))
     state.apply(registration("c", 0, "h:3", topics=("t", "u")))
     assert state.apply(RemoveMember("C", "h:1", "dead")) == [MemberLeft("C", "b", 0, "h:1", "dead")]
-    assert sorted(state.metadata.topics["t"]) == ["b", "c"]
+    (refused,) = state.apply(RemoveGroup("b"))
+    assert refused == Rejected("the broker group 'b' has brokers that run: h:2")
     state.apply(RemoveMember("C", "h:2", "dead"))
-    assert state.metadata.topics["t"].keys() == {"c"}
-    assert "b" not in state.metadata.groups
     assert state.apply(RemoveMember("C", "h:2", "dead")) == []
+    route = routes.topic_route(state.metadata, "t")
+    assert [(queues.broker_name, queues.perm) for queues in route.queue_datas] == [("b", 4), ("c", 6)]
+    assert [data.broker_name for data in route.broker_datas] == ["c"]
+    told = routes.topic_route(state.metadata, "t", as_configured=True)
+    assert [queues.perm for queues in told.queue_datas] == [6, 6]
+    assert routes.cluster_info(state.metadata).absent() == ["b"]
+    assert names(state.apply(RemoveGroup("b"))) == []
+    assert (state.metadata.groups.keys(), state.metadata.topics["t"].keys()) == ({"c"}, {"c"})
+    assert names(state.apply(RemoveGroup("b"))) == []
+
+
+def test_a_topic_of_groups_that_are_away_has_a_route_without_brokers():
+    """A producer finds nobody to send to, instead of no topic, which it would make elsewhere."""
+    state = world(("b", 0, "h:1"))
+    state.apply(RemoveMember("C", "h:1", "it left in order"))
+    state.apply(registration("c", 0, "h:3", topics=()))
+    route = routes.topic_route(state.metadata, "t", 4)
+    assert ([queues.broker_name for queues in route.queue_datas], route.broker_datas) == (["b"], [])
+    template = routes.topic_route(state.metadata, "TBW102", 4)
+    assert [queues.broker_name for queues in template.queue_datas] == ["c"]
+
+
+def test_groups_that_the_controllers_agreed_on_are_away_until_they_register():
+    state = world(("b", 0, "h:1"))
+    info = routes.cluster_info(state.metadata, None, {"a": "D", "b": "C"})
+    assert (info.absent(), info.topics_unknown) == (["a"], ["a"])
+    assert info.cluster_addr_table == {"D": ["a"], "C": ["b"]}
+    assert routes.cluster_info(state.metadata, lambda _name: {2: "h:2"}, {"a": "D"}).absent() == ["a"]
 
 
 def test_a_new_address_replaces_the_old_but_an_older_epoch_does_not():
@@ -90,7 +118,7 @@ def test_one_address_is_one_member():
     assert names(state.apply(registration(broker_id=0))) == ["MemberLeft", "Registered"]
     assert list(state.metadata.groups["b"].members) == [0]
     state.apply(registration("c"))
-    assert list(state.metadata.groups) == ["c"]
+    assert {name: list(group.members) for name, group in state.metadata.groups.items()} == {"b": [], "c": [0]}
     assert state.member_of("C", "h:1") == ("c", 0)
     assert state.member_of("D", "h:1") is None
 
@@ -118,6 +146,14 @@ def test_limits_refuse_and_change_nothing(limits, refused):
     assert names(state.apply(refused)) == ["Rejected"]
     assert state.revision == 1
     assert names(state.apply(registration(counter=2))) == ["Registered"]
+
+
+def test_a_group_that_is_away_keeps_a_place():
+    state = MetadataState(limits=MetadataLimits(brokers_max=1))
+    state.apply(registration())
+    state.apply(RemoveMember("C", "h:1", "dead"))
+    assert names(state.apply(registration("c", 0, "h:2"))) == ["Rejected"]
+    assert names(state.apply(registration(address="h:3"))) == ["Registered"]
 
 
 def test_topics_put_and_removed_by_cluster():
@@ -167,6 +203,7 @@ CHANGES = st.one_of(
         st.sampled_from("CD"),
         st.booleans(),
     ),
+    st.builds(RemoveGroup, st.sampled_from("bcd")),
     st.builds(RemoveMember, st.sampled_from("CD"), st.sampled_from(["h:1", "h:2", "h:3", "h:4"]), st.just("x")),
     st.builds(RemoveTopic, st.sampled_from("tuv"), st.sampled_from([None, "C", "D"])),
     st.builds(
@@ -187,7 +224,6 @@ def test_the_invariant_holds_and_the_same_commands_give_the_same_state(changes):
         if any(isinstance(event, Rejected) for event in events):
             assert state.revision == before
         groups, topics = state.metadata.groups, state.metadata.topics
-        assert all(group.members or group.enable_acting_master for group in groups.values())
         assert all(queues and queues.keys() <= groups.keys() for queues in topics.values())
         places = [(group.cluster, m.address) for group in groups.values() for m in group.members.values()]
         assert len(places) == len(set(places))
@@ -199,6 +235,7 @@ def test_the_invariant_holds_and_the_same_commands_give_the_same_state(changes):
     [
         RegisterBroker("C", "b", 0, "h:1", data_version=DataVersion(1, 2, 3), topics={"t": TopicConfig("t")}),
         RemoveMember("C", "h:1", "silent"),
+        RemoveGroup("b"),
         SetWritable("b", writable=False),
         PutTopic("t", [QueueData("b", 1, 1, 6)]),
         RemoveTopic("t"),
@@ -264,27 +301,11 @@ def test_replicas_that_register_no_topics_are_shown_beside_their_master():
     assert joined.broker_datas[0].broker_addrs == {0: "h:1", 2: "h:2", 3: "h:3"}
 
 
-def test_a_group_without_members_is_removed_on_demand():
-    """Where it is kept; one with members stays."""
-    state = MetadataState(has_replicas=lambda name: name == "b")
-    for name in ("a", "b"):
-        state.apply(RegisterBroker("C", name, 0, f"h:{name}", topics={"t": TopicConfig("t")}))
-        state.apply(RemoveMember("C", f"h:{name}", "dead"))
-    assert list(state.metadata.topics["t"]) == list(state.metadata.groups) == ["b"]
-    state.apply(RegisterBroker("C", "b", 0, "h:b"))
-    state.apply(RemoveGroup("b"))
-    assert list(state.metadata.groups) == ["b"]
-    state.apply(RemoveMember("C", "h:b", "dead"))
-    state.apply(RemoveGroup("b"))
-    state.apply(RemoveGroup("b"))
-    assert (state.metadata.topics, state.metadata.groups) == ({}, {})
-
-
 def test_a_group_that_may_have_an_acting_master_keeps_its_topics():
     """For one of its brokers, which registers without topics when the last one has left."""
     state = world(("b", 0, "h:1"), acting=True)
     state.apply(RemoveMember("C", "h:1", "it left in order"))
-    assert routes.topic_route(state.metadata, "t").broker_datas[0].broker_addrs == {}
+    assert routes.topic_route(state.metadata, "t").broker_datas == []
     state.apply(RegisterBroker("C", "b", 2, "h:2", enable_acting_master=True))
     route = routes.topic_route(state.metadata, "t")
     assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({0: "h:2"}, 4)
@@ -319,20 +340,6 @@ def test_lists():
     assert routes.master_of(None) == ("", "")
 
 
-def test_when_a_group_without_members_stays():
-    """While it has a replica; then for a while if another of its brokers may come, which a group of one cannot have."""
-    serving = {"b"}
-    state = MetadataState(limits=MetadataLimits(vacant_ms_max=100), has_replicas=serving.__contains__)
-    state.apply(registration("b"))
-    assert state.stays("b", None)
-    state.apply(RemoveMember("C", "h:1", "dead"))
-    assert state.stays("b", 1_000_000)
-    serving.clear()
-    assert [state.stays("b", vacant_ms) for vacant_ms in (0, 100, 101, None)] == [True, True, False, False]
-    state.metadata.groups["b"].enable_acting_master = True
-    assert [state.stays("b", vacant_ms) for vacant_ms in (None, 101)] == [True, False]
-
-
 def test_a_replica_that_only_reads_is_in_routes_and_no_broker_of_the_cluster():
     """But to who asks for replicas too; it keeps the topics when the master has gone, without the right to write."""
     state = MetadataState()
@@ -348,4 +355,4 @@ def test_a_replica_that_only_reads_is_in_routes_and_no_broker_of_the_cluster():
     route = routes.topic_route(state.metadata, "t")
     assert (route.broker_datas[0].broker_addrs, route.queue_datas[0].perm) == ({2: "h:2"}, 4)
     state.apply(RemoveMember("C", "h:2", "dead"))
-    assert routes.topic_route(state.metadata, "t") is None
+    assert routes.topic_route(state.metadata, "t").broker_datas == []

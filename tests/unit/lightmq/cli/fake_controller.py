@@ -35,6 +35,8 @@ class FakeController:
 
     def __init__(self) -> None:
         self.leads = True
+        self.other = "h:1"
+        """Address of the other controller; nobody is there."""
         self.leader: str | None = None
         """Address it names when it does not lead."""
         self.is_controller = True
@@ -48,6 +50,8 @@ class FakeController:
         self.settings = "store.flush=sync\nreplication.enabled=False"
         self.lone: list[str] = []
         """Names of brokers that are in no group."""
+        self.away: list[str] = []
+        """Names of groups of which no broker is registered."""
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
@@ -73,6 +77,7 @@ class FakeController:
             RequestCode.GET_BROKER_EPOCH_CACHE: self._epochs,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
             RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.FORGET_GROUP: self._forget,
         }
         self._server = RemotingServer(Router(handlers))
         self.port = self._loop.run_until_complete(self._server.start("127.0.0.1", 0))
@@ -84,7 +89,9 @@ class FakeController:
         if not self.is_controller:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such request")
         leader = self.address if self.leads else self.leader
-        header = ControllerMetadata("g", "n1" if leader else None, leader, self.leads, f"n1-{self.address};n2-h:1")
+        header = ControllerMetadata(
+            "g", "n1" if leader else None, leader, self.leads, f"n1-{self.address};n2-{self.other}"
+        )
         return command.reply(fields=to_fields(header))
 
     def _states(self, _: Peer, command: Command) -> Command:
@@ -107,11 +114,18 @@ class FakeController:
         return command.reply(fields=to_fields(MasterHeader(8, 10, 2, "host:2")))
 
     def _cluster(self, _: Peer, command: Command) -> Command:
-        data = BrokerData(cluster="plant", broker_name="broker-a", broker_addrs={0: self.address})
+        addresses = {} if "broker-a" in self.away else {0: self.address}
+        data = BrokerData(cluster="plant", broker_name="broker-a", broker_addrs=addresses)
         alone = {
             name: BrokerData(cluster="plant", broker_name=name, broker_addrs={0: self.address}) for name in self.lone
         }
-        return command.reply(body=encode_body(ClusterInfo(broker_addr_table={"broker-a": data, **alone})))
+        away = {name: BrokerData(cluster="plant", broker_name=name, broker_addrs={}) for name in self.away}
+        table = {"broker-a": data, **alone, **away}
+        return command.reply(body=encode_body(ClusterInfo(table)))
+
+    def _forget(self, _: Peer, command: Command) -> Command:
+        self.away.remove(command.fields["brokerName"])
+        return command.reply()
 
     def _config(self, _: Peer, command: Command) -> Command:
         return command.reply(body=self.settings.encode())

@@ -160,3 +160,28 @@ def test_an_unknown_group(controller: Any, capsys: pytest.CaptureFixture[str]) -
     """The message names the existing ones."""
     assert run(["cluster", "members", "broker-x", "--server", controller.address]) == 1
     assert "no broker group 'broker-x'; known: broker-a" in capsys.readouterr().err
+
+
+def test_a_group_that_is_away_is_shown_and_forgotten_on_demand(
+    controller: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not one that has brokers, not without a confirmation, and an answer of every controller is needed."""
+    forget = ["cluster", "forget", "--server", controller.address]
+    controller.away = ["broker-b"]
+    with pytest.raises(SystemExit):
+        run(["cluster", "status", "--server", controller.address])
+    assert ["broker-b", "-", "-", "-", "0", "of", "0", "no", "master"] in out(capsys)
+    assert run([*forget, "broker-a"]) == 1
+    assert "not known as a broker group that is away; these are: broker-b" in capsys.readouterr().err
+    assert run([*forget, "broker-b"]) == 1
+    assert "lightmq cluster forget broker-b --yes" in capsys.readouterr().err
+    assert run([*forget, "broker-b", "--yes"]) == 1
+    assert "not forgotten everywhere, repeat it when these answer: h:1" in capsys.readouterr().err
+    assert (controller.away, controller.removals) == ([], [])
+    controller.away, controller.other = ["broker-a"], controller.address
+    assert run([*forget, "broker-a", "--yes"]) == 1
+    assert "broker 1 of 'broker-a' is running" in capsys.readouterr().err
+    controller.alive = set()
+    assert run([*forget, "broker-a", "--yes"]) == 0
+    assert "the controllers forgot the broker group broker-a" in capsys.readouterr().out
+    assert [one.broker_name for one in controller.removals] == ["broker-a"]
