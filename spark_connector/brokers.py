@@ -8,8 +8,11 @@ Masters. `GroupMaster` is the shell of `remoting.client.master_link` for threads
 the name servers are the controllers that are asked. Invariant: a name server that does not answer is passed over; if
 none answers, the error names each address.
 
-    find_masters ──▶ GroupMaster per group ──▶ lend, ask, ask_all
+    find_groups ──▶ GroupMaster per group ──▶ lend, ask, ask_all
                          │ refused, lost or silent ──▶ failed ──▶ the next attempt follows the steps of its MasterLink
+
+Groups. A group without a master is away (`BrokerGroups.absent`), which is never the same as not there: who needs it
+waits for it, and fails by its name. Which groups a topic is in, the name servers say, for those that are away too.
 
 Outages. A broker that restarts, or a group that elects a new master, is back within seconds; the query's work waits,
 and none of it is lost. Invariant: an outage is logged once; the clock runs only while nothing succeeds.
@@ -25,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from remoting import clock
@@ -34,10 +37,13 @@ from remoting.client.master_link import MasterLink
 from remoting.client.tls import ClientTls
 from remoting.protocol.addresses import join_address, split_address
 from remoting.protocol.bodies.controller_body import (
+    AS_CONFIGURED_FIELD,
     MASTER_ID,
     WITH_REPLICAS_FIELD,
     BrokerData,
     ClusterInfo,
+    QueueData,
+    TopicRoute,
     decode_body,
 )
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
@@ -45,7 +51,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import TlsFailed, checked, not_master
 from remoting.transport.signature import Signer
-from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable, phrase
+from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable, GroupAbsent, phrase
 from spark_connector.options.option_table import ConnectionOptions
 
 IDLE_PER_ADDRESS_MAX = 4
@@ -210,9 +216,10 @@ def broker_groups(options: ConnectionOptions, group: str = "", *, replicas: bool
 
     With `replicas` those of the groups are among the addresses. A server that is no name server is taken to be the one
     broker itself, under the name "", unless a `group` is asked for by name, which it need not belong to. Raises
-    BrokerUnreachable naming every address that was tried.
+    BrokerUnreachable naming every address that was tried, GroupAbsent where groups are known and none has a master.
     """
     failures = []
+    absent: list[str] = []
     for server in options.name_server:
         try:
             fields = {WITH_REPLICAS_FIELD: "true"} if replicas else {}
@@ -229,7 +236,32 @@ def broker_groups(options: ConnectionOptions, group: str = "", *, replicas: bool
         info = decode_body(check(reply, server).body, ClusterInfo)
         if any(data.master() for data in info.broker_addr_table.values()):
             return info
+        absent += info.absent()
         failures.append(f"the name server at {join_address(*server)} knows no broker with a master: is one running?")
+    if absent:
+        raise GroupAbsent("; ".join([*failures, f"known are {', '.join(sorted(set(absent)))}"]))
+    raise BrokerUnreachable("; ".join(failures))
+
+
+def topic_queues(topic: str, options: ConnectionOptions) -> tuple[QueueData, ...]:
+    """The queues of a topic at every group that has it, those that are away among them; empty when no group has it.
+
+    Permissions are those that hold while a group has its master. A name server that does not know the topic is not
+    believed before the others have said the same. Raises BrokerUnreachable.
+    """
+    fields = {"topic": topic, "acceptStandardJsonOnly": "true", AS_CONFIGURED_FIELD: "true"}
+    failures = []
+    for server in options.name_server:
+        try:
+            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=dict(fields))
+            reply = ask(server, command, options, refusal_is_error=False)
+        except BrokerUnreachable as failure:
+            failures.append(phrase(failure))
+            continue
+        if reply.code != ResponseCode.TOPIC_NOT_EXIST:
+            return tuple(decode_body(check(reply, server).body, TopicRoute).queue_datas)
+    if len(failures) < len(options.name_server):
+        return ()
     raise BrokerUnreachable("; ".join(failures))
 
 
@@ -325,10 +357,47 @@ class GroupMaster:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerGroups:
+    """The broker groups that the name servers know."""
+
+    masters: dict[str, GroupMaster]
+    """Of the groups that have one, ordered by name."""
+    absent: tuple[str, ...] = ()
+    """Groups that have none now, by name."""
+    topics_unknown: frozenset[str] = frozenset()
+    """Those of them whose topics the name server does not know."""
+
+    def require_all(self, why: str) -> None:
+        """Raise GroupAbsent while a group is away; `why`: what it may hold."""
+        if self.absent:
+            raise absence(self.absent, why)
+
+    def with_topics(self, topics: Sequence[str], options: ConnectionOptions) -> tuple[str, ...]:
+        """The groups that are away and have, or may have, queues of any of the topics. Raises BrokerUnreachable."""
+        if not self.absent:
+            return ()
+        having = {one.broker_name for topic in topics for one in topic_queues(topic, options)}
+        return tuple(name for name in self.absent if name in having | self.topics_unknown)
+
+
+def absence(groups: Sequence[str], why: str) -> GroupAbsent:
+    """The error for groups that are away; `why`: what they hold."""
+    named = ", ".join(map(repr, groups))
+    which = f"the broker group {named} has" if len(groups) == 1 else f"the broker groups {named} have"
+    return GroupAbsent(f"{which} no master at the moment, and {why}; see: lightmq cluster status{NAME_SERVER}")
+
+
+def find_groups(options: ConnectionOptions) -> BrokerGroups:
+    """All broker groups; raises BrokerUnreachable, GroupAbsent when none of them has a master."""
+    info = broker_groups(options)
+    masters = masters_at({group: (group, address) for group, address in _masters(info).items()}, options)
+    return BrokerGroups(masters, tuple(info.absent()), frozenset(info.topics_unknown))
+
+
 def find_masters(options: ConnectionOptions) -> dict[str, GroupMaster]:
-    """Broker group → its master, ordered by name; raises BrokerUnreachable."""
-    addresses = _masters(broker_groups(options))
-    return masters_at({group: (group, address) for group, address in addresses.items()}, options)
+    """The masters of the groups that have one now, which are not all groups there are; raises as `find_groups`."""
+    return find_groups(options).masters
 
 
 def masters_at(addresses: Mapping[str, MasterAddress], options: ConnectionOptions) -> dict[str, GroupMaster]:
@@ -367,13 +436,16 @@ class Outage:
         self._since = None
 
 
-def patiently(work: Callable[[], Answer], options: ConnectionOptions) -> Answer:
-    """Do what may be repeated until a broker has answered, or was away for too long."""
+def patiently(
+    work: Callable[[], Answer], options: ConnectionOptions, awaited: type[BrokerUnreachable] = BrokerUnreachable
+) -> Answer:
+    """Do what may be repeated until a broker has answered, or was away for too long; only an error of the kind
+    `awaited` is waited out."""
     outage = Outage(options)
     while True:
         try:
             answer = work()
-        except BrokerUnreachable as failure:
+        except awaited as failure:
             outage.pause_after(failure)
         else:
             outage.end()

@@ -40,6 +40,10 @@ class BrokerUnreachable(_Sentence):
     """No answer from an address, after the retries the options allow."""
 
 
+class GroupAbsent(BrokerUnreachable):
+    """A broker group that the name servers know has no master now: what it holds exists all the same."""
+
+
 class BrokerMoved(BrokerUnreachable):
     """Another broker is the master of the group now: the name server knows which, at once or in a moment."""
 

@@ -319,7 +319,8 @@ class ConnectionOptions:
         duration_ms,
         120_000,
         "How long a running query waits for a broker that is gone (a restart, the election of a new master) before it "
-        "fails; as a number of ms or `30s`, `5m`. A query that is only starting fails after `fetchRetries`.",
+        "fails; as a number of ms or `30s`, `5m`. A query that is only starting fails after `fetchRetries`, but "
+        "waits for a broker group that the name server knows and that has no master.",
         aliases=("brokerWait",),
     )
     access_key: str | None = option(

@@ -37,6 +37,8 @@ from pyspark.sql.datasource import (
 from remoting.protocol.bodies.pull_body import NAMES_MAX, RowFilter
 from remoting.protocol.records import topics
 from remoting.protocol.records.names import LMQ_PREFIX
+from spark_connector.brokers import patiently
+from spark_connector.errors import GroupAbsent
 from spark_connector.options.option_table import EARLIEST, LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import ALIASES
@@ -229,7 +231,8 @@ class RocketMQBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Decide the range of every queue and cut the whole into tasks."""
         options, watch = self._options, BoundsWatch(self._options, self._selection)
-        bounds = watch.read()
+        patiently(watch.look, options, GroupAbsent)
+        bounds = patiently(watch.complete, options)
         check_present(self._selection, bounds)
         check_partitions(self._options, bounds)
         start = starting_positions(options, self._selection, bounds, lambda ms: watch.read(at_ms=ms), EARLIEST)

@@ -2,15 +2,18 @@
 
 Invariants: bounds are confirmed ends, so nothing that a failover could take back is ever planned. A new master, or one
 that is cut off, may know of less than was read before: that is no loss before it has proven that it is the only one. A
-broker that does not answer costs the waiting times and nothing else. Thread rule: one thread (the source's own process
-on the driver).
+broker that does not answer costs the waiting times and nothing else. A group that is away and has, or may have, queues
+of the selection is never taken for one without: `complete` fails by its name. The groups are looked for again every
+`LOOK_EVERY_S`, so that one that joins is read. Thread rule: one thread (the source's own process on the driver).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 
+from remoting import clock
 from remoting.protocol.addresses import split_address
 from remoting.protocol.bodies.pull_body import (
     STATUS_OK,
@@ -27,13 +30,18 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from spark_connector.brokers import Address, GroupMaster, MasterAddress, find_masters
-from spark_connector.errors import BrokerUnreachable
+from spark_connector.brokers import Address, BrokerGroups, GroupMaster, MasterAddress, absence, find_groups
+from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import Positions
 from spark_connector.reading.replicas import ReplicaWatch, ShortCuts
 from spark_connector.reading.selection import Bounds, Selection
+
+LOOK_EVERY_S = 5.0
+"""How often the name servers are asked for groups that joined, or came back."""
+
+LOG = logging.getLogger("lightmq.spark")
 
 
 class BoundsWatch:
@@ -42,7 +50,12 @@ class BoundsWatch:
     def __init__(self, options: ReadOptions, selection: Selection) -> None:
         self._options = options
         self._selection = selection
-        self._groups: list[GroupMaster] = []
+        self._groups: dict[str, GroupMaster] = {}
+        self._looked_s = 0.0
+        """When the name servers were asked for groups last."""
+        self._absent: tuple[str, ...] = ()
+        """Groups that were away then and have, or may have, queues of the selection."""
+        self._logged: tuple[str, ...] = ()
         self._replies: dict[str, dict[tuple[str | None, tuple[str, ...]], QueueBoundsReply]] = {}
         """The last reply of each group to each request, the latest last."""
         self._keys: dict[str, dict[int, QueueKey]] = {}
@@ -64,6 +77,25 @@ class BoundsWatch:
             for request in self._selection.requests(at_ms=at_ms):
                 answered = self._ask(master, request)
                 found = {**found, **answered} if found else answered
+        return found
+
+    def look(self) -> None:
+        """Ask the name servers for the groups. Raises BrokerUnreachable, GroupAbsent when none has a master."""
+        self._groups = {}
+        self._find()
+
+    def complete(self) -> dict[QueueKey, Bounds]:
+        """Ask everything now, as `read`; raises GroupAbsent while a group is away that has queues of the selection.
+
+        Where losses are allowed that is logged, and the rest is the answer, unless there is none.
+        """
+        self._groups = {}
+        found = self.read()
+        if self._absent and (self._options.fail_on_data_loss or not found):
+            raise absence(self._absent, "what is to be read, or a part of it, is there")
+        if self._absent and self._logged != self._absent:
+            LOG.warning("read without the broker groups that have no master: %s", ", ".join(self._absent))
+        self._logged = self._absent
         return found
 
     def wait(self, wait_ms: int) -> dict[QueueKey, Bounds]:
@@ -95,16 +127,33 @@ class BoundsWatch:
         return ShortCuts(self.readers, {broker: there for broker, there in replicas.items() if there})
 
     def _find(self) -> list[GroupMaster]:
+        now_s = clock.monotonic_s()
         if not self._groups:
-            self._groups = list(find_masters(self._options).values())
-        return self._groups
+            self._looked_s = now_s
+            self._take(find_groups(self._options))
+        elif "" not in self._groups and now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            with contextlib.suppress(BrokerUnreachable, BrokerRefused):  # those that are known answer for themselves
+                self._take(find_groups(self._options))
+        return list(self._groups.values())
+
+    def _take(self, found: BrokerGroups) -> None:
+        """Add groups that are new; whether one that is known is still there, its own answers tell."""
+        joined = {name: master for name, master in found.masters.items() if name not in self._groups}
+        self._groups = dict(sorted({**joined, **self._groups}.items()))
+        away = [name for name in found.absent if name not in self._groups]
+        if self._selection.open_filters:
+            self._absent = tuple(away)
+        else:
+            having = found.with_topics(self._selection.parents, self._options)
+            self._absent = tuple(name for name in having if name in away)
 
     def _ask(self, master: GroupMaster, request: QueueBoundsRequest) -> dict[QueueKey, Bounds]:
         """Ask one group for the queues to read; after a failure the next request looks the groups up again."""
         try:
             answer = master.ask(Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request)))
         except BrokerUnreachable:
-            self._groups = []
+            self._groups = {}
             raise
         question = (master.group, request.filter)
         last = self._last.get(question)

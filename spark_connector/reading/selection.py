@@ -72,6 +72,11 @@ class Selection:
     assigned: frozenset[QueueName] = frozenset()
     """Of the topics asked for by name only these queues; empty for all of them."""
 
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """The topics by whose routes the groups are known that have queues of it; open filters may be anywhere."""
+        return tuple(dict.fromkeys([*self.topics, *map(_parent, self.exact)]))
+
     def requests(self, *, at_ms: int | None = None) -> list[QueueBoundsRequest]:
         """Return the questions to one broker that together cover the selection."""
         asked = [QueueBoundsRequest(topics=list(self.topics), at_ms=at_ms)] if self.topics else []
@@ -86,8 +91,7 @@ class Selection:
             return QueueBoundsRequest(filter=one, known=_plain(known), wait_ms=wait_ms)
         if len(self.exact) == 1 and not self.topics:
             return QueueBoundsRequest(filter=self.exact[0], known=_plain(known), wait_ms=wait_ms)
-        parents = dict.fromkeys([*self.topics, *(_parent(one) for one in self.exact)])
-        return QueueBoundsRequest(topics=list(parents), known=_plain(known), wait_ms=wait_ms)
+        return QueueBoundsRequest(topics=list(self.parents), known=_plain(known), wait_ms=wait_ms)
 
     def is_answered_by(self, request: QueueBoundsRequest) -> bool:
         """Whether the held question alone already covers the whole selection."""

@@ -47,8 +47,8 @@ from pyspark.sql.streaming.datasource import (
 from remoting import clock
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers import Outage
-from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
+from spark_connector.brokers import Outage, patiently
+from spark_connector.errors import BrokerRefused, BrokerUnreachable, GroupAbsent, OptionError
 from spark_connector.options.option_table import LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
@@ -261,7 +261,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
         if self._initial is None:
             watch, selection = self._connected(), self._selection
-            self._bounds = watch.read()
+            patiently(watch.look, self._options, GroupAbsent)
+            self._bounds = patiently(watch.complete, self._options)
             check_present(selection, self._bounds)
             check_partitions(self._options, self._bounds)
             start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
@@ -328,7 +329,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix what "available now" means: the ends at this moment."""
-        self._bounds = self._connected().read()
+        self._bounds = patiently(self._connected().complete, self._options, GroupAbsent)
         self._cap = {key: bounds.max for key, bounds in self._bounds.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

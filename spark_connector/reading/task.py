@@ -59,8 +59,17 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import LMQ_PREFIX
 from remoting.transport.failures import ConnectionLost
-from spark_connector.brokers import POOL, Address, GroupMaster, MasterAddress, check, masters_at, unreachable
-from spark_connector.errors import BrokenRecord, BrokerRefused, DataLost
+from spark_connector.brokers import (
+    POOL,
+    Address,
+    GroupMaster,
+    MasterAddress,
+    check,
+    masters_at,
+    patiently,
+    unreachable,
+)
+from spark_connector.errors import BrokenRecord, BrokerRefused, DataLost, GroupAbsent
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import check_projection
 from spark_connector.queues import QueueKey, QueueRange
@@ -464,7 +473,7 @@ def sample_bodies(options: ReadOptions) -> list[bytes]:
     """The newest bodies of the selection, about as many of every queue that has some."""
     selection = select(options)
     watch = BoundsWatch(options, selection)
-    bounds = {key: one for key, one in watch.read().items() if one.max > one.min}
+    bounds = {key: one for key, one in patiently(watch.complete, options, GroupAbsent).items() if one.max > one.min}
     ranges = newest(bounds, options.infer_schema_rows)
     if not ranges:
         return []

@@ -9,27 +9,28 @@
     a topic that no group has  the sink's home, which makes it with as many queues as it gives new topics
 
 Queues of several groups are counted by the group's name, then number, as RocketMQ's Java producer has them. A group
-that has no master now keeps its queues: rows of its keys wait. Invariants: with one group nothing is asked for rows
-without key and queue number; a queue number is honoured or refused. Thread rule: one task; routes are kept for that
+that has no master now keeps its queues: rows of its keys wait for it, and so does every row of a topic that only such
+groups have. Invariants: with one group nothing is asked for rows without key and queue number; a queue number is
+honoured or refused; no row goes to a group that its topic is not in. Thread rule: one task; routes are kept for that
 long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from remoting.protocol.bodies.controller_body import PERM_WRITE, QueueData, TopicConfig, TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import PERM_WRITE, QueueData, TopicConfig
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import QUEUE_INDEX_ANY
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers import GroupMaster, ask, check
-from spark_connector.errors import BrokerUnreachable, OptionError, phrase
+from spark_connector.brokers import BrokerGroups, GroupMaster, absence, find_groups, patiently, topic_queues
+from spark_connector.errors import OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.columns import NOT_FOR_MQTT
 
@@ -47,7 +48,7 @@ class Partitioner:
 
     def __init__(
         self,
-        brokers: Mapping[str, GroupMaster],
+        brokers: BrokerGroups,
         home: str,
         turn: int,
         options: WriteOptions,
@@ -55,6 +56,10 @@ class Partitioner:
         queue_column: str = "queueId",
     ) -> None:
         self._brokers = brokers
+        self.masters: dict[str, GroupMaster] = dict(brokers.masters)
+        """The masters of the groups that have one, and of those that were waited for."""
+        self._order = list(self.masters)
+        """Their names in the order in which they were found; rows know their group by its place here."""
         self._home = home
         self._turn = turn
         self._options = options
@@ -67,13 +72,13 @@ class Partitioner:
         Where rows have a key or a queue number, a column `queue` has the queue of each. Raises OptionError for a queue
         that does not exist.
         """
-        groups = list(self._brokers)
+        groups = self._order
         chosen = np.zeros(rows, np.int64)
-        if len(groups) > 1:
+        if len(groups) > 1 or self._brokers.absent:
             self._turn += 1
-            chosen = self._chosen(columns, rows, groups)
+            chosen = self._chosen(columns, rows)
         if "key" in columns or "queueId" in columns:
-            columns = self._with_queues(columns, rows, groups, chosen)
+            columns = self._with_queues(columns, rows, chosen)
         present = np.unique(chosen).tolist()
         if len(present) == 1:
             yield groups[present[0]], columns, rows
@@ -84,22 +89,22 @@ class Partitioner:
             mask = numbers(chosen == index)
             yield groups[index], {name: column.filter(mask) for name, column in columns.items()}, int(mask.true_count)
 
-    def _chosen(self, columns: Columns, rows: int, groups: list[str]) -> Numbers:
+    def _chosen(self, columns: Columns, rows: int) -> Numbers:
         """The index of each row's group; a row without a topic is the encoder's to refuse."""
-        chosen = np.full(rows, groups.index(self._home))
+        chosen = np.full(rows, self._order.index(self._home))
         for name in ("topic", "mqttTopic"):  # a row that has both is an MQTT row
             if name not in columns:
                 continue
             coded = columns[name].dictionary_encode()
             topics = [_bytes(topic) for topic in coded.dictionary.to_pylist()]
-            to = np.array([groups.index(self._group(topic, name == "mqttTopic")) for topic in topics], np.int64)
+            to = np.array([self._order.index(self._group(topic, name == "mqttTopic")) for topic in topics], np.int64)
             valid = coded.is_valid().to_numpy(zero_copy_only=False)
             if len(to):
                 at = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
                 chosen = np.where(valid, to[at], chosen)
         return chosen
 
-    def _with_queues(self, columns: Columns, rows: int, groups: list[str], chosen: Numbers) -> Columns:
+    def _with_queues(self, columns: Columns, rows: int, chosen: Numbers) -> Columns:
         """The columns with `queue`; `chosen` gets the groups of rows with a key or a queue number."""
         from spark_connector.columns import layout
 
@@ -125,7 +130,7 @@ class Partitioner:
             used = np.unique(index[at])
             group_of, queue_at = np.zeros(len(pairs), np.int64), np.array([queue for _, queue in pairs])
             for one in used.tolist():
-                group_of[one] = self._index(groups, pairs[one][0], topic)
+                group_of[one] = self._order.index(self._present([pairs[one][0]], topic)[0])
             chosen[at], queues[at] = group_of[index[at]], queue_at[index[at]]
         return {**columns, "queue": layout.numbers(queues.astype(np.uint16))}
 
@@ -154,12 +159,24 @@ class Partitioner:
             )
         return np.array(found, np.int64)
 
-    def _index(self, groups: list[str], name: str, topic: bytes) -> int:
-        if name not in self._brokers:
-            raise BrokerUnreachable(
-                f"no name server knows a master of the broker group {name!r}, which has queues of {topic.decode()!r}"
-            )
-        return groups.index(name)
+    def _present(self, wanted: Sequence[str], topic: bytes) -> list[str]:
+        """Those of the groups that have a master; where none has, as soon as one does.
+
+        Raises GroupAbsent with the groups' names when that takes too long.
+        """
+
+        def looked() -> list[str]:
+            if not any(name in self.masters for name in wanted):
+                for name, master in find_groups(self._options).masters.items():
+                    if name not in self.masters:
+                        self.masters[name] = master
+                        self._order.append(name)
+            found = [name for name in wanted if name in self.masters]
+            if not found:
+                raise absence(wanted, f"rows are for its topic {topic.decode('utf-8', 'replace')!r}")
+            return found
+
+        return patiently(looked, self._options)
 
     def _queues_of(self, topic: bytes) -> list[tuple[str, int]]:
         """(group, queue) of every queue of a topic that can be written to, by name and number."""
@@ -184,40 +201,39 @@ class Partitioner:
         groups = self._groups(topic)
         return groups[self._turn % len(groups)]
 
-    def _groups(self, topic: bytes) -> tuple[str, ...]:
-        """The groups that can be written to, of those with queues of the topic, by name; else the sink's home."""
-        having = {one.broker_name: one.perm for one in self._described(topic) if one.broker_name in self._brokers}
-        return tuple(sorted(name for name, perm in having.items() if perm & PERM_WRITE) or sorted(having)) or (
-            self._home,
-        )
+    def _groups(self, topic: bytes) -> list[str]:
+        """The groups that can be written to, of those with queues of the topic, by name; else the sink's home.
+
+        Waits while none of them has a master.
+        """
+        having = {one.broker_name: one.perm for one in self._described(topic)}
+        wanted = sorted(name for name, perm in having.items() if perm & PERM_WRITE) or sorted(having)
+        return self._present(wanted or [self._home], topic)
 
     def _described(self, topic: bytes) -> tuple[QueueData, ...]:
         """The groups and their numbers of queues of a topic; empty when no group has it."""
         known = self._known.get(topic)
         if known is None:
-            known = self._known[topic] = self._routed(topic.decode("utf-8", "replace"))
+            known = self._known[topic] = self._routed(topic)
         return known
 
-    def _routed(self, topic: str) -> tuple[QueueData, ...]:
-        if "" in self._brokers:
-            return self._asked("", {"topic": topic})  # a broker that was addressed itself has no routes
-        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        failures = []
-        for server in self._options.name_server:
-            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields)
-            try:
-                reply = ask(server, command, self._options, refusal_is_error=False)
-            except BrokerUnreachable as failure:
-                failures.append(phrase(failure))
-                continue
-            if reply.code == ResponseCode.TOPIC_NOT_EXIST:
-                return ()
-            return tuple(decode_body(check(reply, server).body, TopicRoute).queue_datas)
-        raise BrokerUnreachable("; ".join(failures))
+    def _routed(self, topic: bytes) -> tuple[QueueData, ...]:
+        name = topic.decode("utf-8", "replace")
+        if "" in self.masters:
+            return self._asked("", {"topic": name})  # a broker that was addressed itself has no routes
+
+        def looked() -> tuple[QueueData, ...]:
+            found = topic_queues(name, self._options)
+            unknown = sorted(self._brokers.topics_unknown - self.masters.keys())
+            if not found and unknown and (unknown := sorted(find_groups(self._options).topics_unknown)):
+                raise absence(unknown, f"may have the topic {name!r}")
+            return found
+
+        return patiently(looked, self._options)
 
     def _asked(self, group: str, fields: dict[str, str]) -> tuple[QueueData, ...]:
         """The queues of a topic by the answer of one group; empty if it has none."""
-        master = self._brokers[group]
+        master = self.masters[group]
         command = Command(RequestCode.GET_TOPIC_CONFIG, fields=fields)
         reply = master.ask(command, refusal_is_error=False)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -34,7 +34,7 @@ from remoting.protocol.bodies.sink_body import BatchDigest, Planned, StageHandle
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers import GroupMaster, Outage, find_masters, unreachable
+from spark_connector.brokers import GroupMaster, Outage, find_groups, unreachable
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.replays import Replayed, check_behind, check_same, note_commit
@@ -55,11 +55,14 @@ class SinkHome:
 
 
 def sink_home(sink: str, options: WriteOptions) -> SinkHome:
-    """Ask every broker group for the sink's ledger; raises BrokerUnreachable when one of them does not answer.
+    """Ask every broker group for the sink's ledger; raises BrokerUnreachable when one of them does not answer, and
+    GroupAbsent while one has no master.
 
     Taking another one instead would repeat rows: the silent one may have the batch.
     """
-    brokers = find_masters(options)
+    groups = find_groups(options)
+    groups.require_all(f"the last batch of sink {sink!r} may be there")
+    brokers = groups.masters
     states = [(name, ledger_of(master, sink)) for name, master in brokers.items()]
     name, state = max(states, key=lambda one: (one[1].last_batch, one[1].digest is not None or bool(one[1].plan)))
     return SinkHome(name, state.last_batch, tuple(state.plan), brokers, state.digest)
@@ -92,8 +95,9 @@ def commit_everywhere(mine: Replayed, handles: Mapping[str, Sequence[StageHandle
     Raises OptionError where other rows were decided.
     """
     sink, batch = mine.sink, mine.batch
-    brokers = find_masters(options)
-    if len(brokers) == 1 and set(handles) <= set(brokers):
+    groups = find_groups(options)
+    brokers = groups.masters
+    if len(brokers) == 1 and not groups.absent and set(handles) <= set(brokers):
         home = SinkHome(next(iter(brokers)), sink_body.NO_BATCH, (), brokers)
     else:
         home = sink_home(sink, options)

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from remoting.protocol.bodies.sink_body import BatchDigest, StageHandle
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers import GroupMaster, find_masters
+from spark_connector.brokers import BrokerGroups, find_groups, find_masters
 from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.worker import Clock, begin_task, wall_ms
@@ -270,10 +270,10 @@ def write_task(
         left.digest = rows.digest
         return left
     if options.delivery == "at-least-once":
-        brokers = patiently(lambda: find_masters(options), options)
-        home_group = next(iter(brokers))
-        partitioner = Partitioner(brokers, home_group, attempt.attempt, options, queue_column=columns.queue_column)
-        rows.send(partitioner, brokers, None)
+        groups = patiently(lambda: find_groups(options), options)
+        home_group = next(iter(groups.masters))
+        partitioner = Partitioner(groups, home_group, attempt.attempt, options, queue_column=columns.queue_column)
+        rows.send(partitioner, None)
         return left
     home = patiently(lambda: sink_home(sink, options), options)
     if home.last_batch >= batch:
@@ -283,8 +283,9 @@ def write_task(
             rows.pass_over()
             left.digest = rows.digest
         return left
-    partitioner = Partitioner(home.brokers, home.group, attempt.attempt, options, queue_column=columns.queue_column)
-    left.counts = rows.send(partitioner, home.brokers, attempt)
+    groups = BrokerGroups(dict(home.brokers))
+    partitioner = Partitioner(groups, home.group, attempt.attempt, options, queue_column=columns.queue_column)
+    left.counts = rows.send(partitioner, attempt)
     left.digest = rows.digest
     return left
 
@@ -324,9 +325,7 @@ class TaskRows:
             encoded = encoded_rows(picked, batch.num_rows, self._options, labels=self._columns.parts)
             self._note(picked, batch.num_rows, encoded)
 
-    def send(
-        self, partitioner: Partitioner, brokers: Mapping[str, GroupMaster], attempt: AttemptName | None
-    ) -> dict[str, int]:
+    def send(self, partitioner: Partitioner, attempt: AttemptName | None) -> dict[str, int]:
         """Encode and send the rows to the groups of their topics; rows by group."""
         from spark_connector.writing.sink import RowSender
 
@@ -338,7 +337,7 @@ class TaskRows:
                 largest.note(picked)
                 for group, own, count in partitioner.split(picked, batch.num_rows):
                     if group not in senders:
-                        sender = RowSender(brokers[group], attempt, self._options)
+                        sender = RowSender(partitioner.masters[group], attempt, self._options)
                         senders[group] = open_senders.enter_context(sender)
                     encoded = encoded_rows(own, count, self._options, labels=self._columns.parts)
                     self._note(own, count, encoded)

@@ -7,12 +7,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from remoting.protocol.bodies.controller_body import QueueData
 from remoting.protocol.bodies.pull_body import decode_bounds_reply, encode_bounds_reply
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.errors import BrokerUnreachable
+from spark_connector import brokers
+from spark_connector.brokers import BrokerGroups, masters_at
+from spark_connector.errors import BrokerUnreachable, GroupAbsent
 from spark_connector.options.read_write import ReadOptions
-from spark_connector.reading.bounds import BoundsWatch, prove_ends
+from spark_connector.reading import bounds as bounds_module
+from spark_connector.reading.bounds import LOOK_EVERY_S, BoundsWatch, prove_ends
 from spark_connector.reading.selection import light_key, select
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
@@ -98,3 +102,77 @@ def test_the_same_answer_is_not_read_again(broker: ToyBroker, read_options: Opti
     second = watch.read()
     assert sum(one.max for one in second.values()) == 2
     assert all(one is other for one, other in zip(first, second, strict=True)), "the keys are the same objects"
+
+
+def known_groups(masters: dict[str, ToyBroker], options: ReadOptions, *absent: str) -> BrokerGroups:
+    """What the name servers know."""
+    addresses = {name: (name, broker.address) for name, broker in masters.items()}
+    return BrokerGroups(masters_at(addresses, options), absent)
+
+
+@pytest.mark.parametrize("at", ["b", "c"])
+def test_the_rest_of_a_topic_is_not_taken_for_all_of_it(
+    broker: ToyBroker, read_options: Options, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """While a group is away that has queues of it; one that has none is not missed, except by who reads everything."""
+    broker.publish("plant/1", [b"a"])
+    monkeypatch.setattr(brokers, "topic_queues", lambda topic, _: [QueueData(at, 1, 1, 6)] if topic == "plant" else [])
+    for given in ({"mqttFilter": "plant/1"}, {"mqttFilter": "plant/#"}, {"topic": "plant"}):
+        options = read_options(**given)
+        monkeypatch.setattr(bounds_module, "find_groups", lambda _, options=options: known_groups(
+            {"a": broker}, options, "b"))  # fmt: skip
+        watch = BoundsWatch(options, select(options))
+        if at == "c":
+            assert watch.complete()
+            continue
+        with pytest.raises(GroupAbsent, match="broker group 'b' has no master"):
+            watch.complete()
+    options = read_options(mqttFilter="#")
+    with pytest.raises(GroupAbsent, match="broker group 'b' has no master"):
+        BoundsWatch(options, select(options)).complete()
+
+
+def test_where_losses_are_allowed_a_group_that_is_away_is_named_in_the_log(
+    broker: ToyBroker, read_options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest is read; where there is no rest there is no answer."""
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="#", failOnDataLoss="false")
+    monkeypatch.setattr(bounds_module, "find_groups", lambda _: known_groups({"a": broker}, options, "b"))
+    watch = BoundsWatch(options, select(options))
+    for _ in range(2):
+        assert watch.complete()
+    assert [one.getMessage() for one in caplog.records] == ["read without the broker groups that have no master: b"]
+    monkeypatch.setattr(brokers, "topic_queues", lambda *_: [QueueData("b", 1, 1, 6)])
+    options = read_options(topic="other", failOnDataLoss="false")
+    with pytest.raises(GroupAbsent, match="broker group 'b'"):
+        BoundsWatch(options, select(options)).complete()
+
+
+def test_a_group_that_joins_is_read(broker: ToyBroker, read_options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name servers are asked again after a while; where they do not answer, those that are known go on."""
+    now, other = [0.0], ToyBroker()
+    monkeypatch.setattr("remoting.clock.monotonic_s", lambda: now[0])
+    broker.publish("plant/1", [b"a"])
+    other.publish("plant/1", [b"b"])
+    options = read_options(mqttFilter="plant/#")
+    there = {"b": broker}
+    monkeypatch.setattr(bounds_module, "find_groups", lambda _: known_groups(there, options))
+    watch = BoundsWatch(options, select(options))
+    asked = [bool(watch.wait(0)), len(other.requests)]
+    there["a"] = other
+    watch.wait(0)
+    assert [*asked, len(other.requests)] == [True, 0, 0]
+    now[0] += LOOK_EVERY_S
+    watch.wait(0)
+    assert other.requests != []
+
+    def silent(_: object) -> BrokerGroups:
+        raise BrokerUnreachable("nobody")
+
+    monkeypatch.setattr(bounds_module, "find_groups", silent)
+    now[0] += LOOK_EVERY_S
+    before = len(other.requests)
+    watch.wait(0)
+    assert len(other.requests) > before
+    other.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pytest
@@ -13,7 +13,8 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers import GroupMaster
+from spark_connector import brokers as brokers_module
+from spark_connector.brokers import Address, BrokerGroups, GroupMaster
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner
@@ -34,7 +35,7 @@ MADE_QUEUES = 5
 
 def patch_ask(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Command]) -> None:
     """Have `ask` answer for name servers and for masters."""
-    monkeypatch.setattr(partitioner, "ask", ask)
+    monkeypatch.setattr(brokers_module, "ask", ask)
     monkeypatch.setattr(GroupMaster, "ask", lambda self, command, **how: ask(self.address, command, None, **how))
 
 
@@ -61,13 +62,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return questions
 
 
+def groups_of(addresses: Mapping[str, Address], options: WriteOptions, **more: object) -> BrokerGroups:
+    """The groups that have masters at these addresses."""
+    return BrokerGroups(named_masters(addresses, options), **more)  # type: ignore[arg-type]
+
+
 def split(turn: int, options: WriteOptions, *, brokers=BROKERS, home: str = "a", **columns: list[str | None]):  # type: ignore[no-untyped-def]
     """(group, bodies) of one batch whose bodies are the row numbers."""
     rows = len(next(iter(columns.values())))
     arrays = {name: pa.array(values, pa.string()) for name, values in columns.items()}
     arrays["body"] = pa.array([b"%d" % row for row in range(rows)], pa.binary())
     found = []
-    for group, own, count in Partitioner(named_masters(brokers, options), home, turn, options).split(arrays, rows):
+    for group, own, count in Partitioner(groups_of(brokers, options), home, turn, options).split(arrays, rows):
         assert set(own) == set(arrays)
         bodies = [int(body) for body in own["body"].to_pylist()]
         assert len(bodies) == count
@@ -85,7 +91,7 @@ def test_with_one_group_nothing_is_requested(asked: list[str], write_options: Ca
 def test_the_groups_of_a_topic_take_turns(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
     """Whole batches, so that nothing is cut for it; absent or read-only groups are left out."""
     options = write_options()
-    spread = Partitioner(named_masters(BROKERS, options), "a", 0, options)
+    spread = Partitioner(groups_of(BROKERS, options), "a", 0, options)
     batch = {"topic": pa.array(["both"] * 3)}
     groups = [group for _ in range(4) for group, _columns, _rows in spread.split(batch, 3)]
     assert sorted(groups) == ["b", "b", "c", "c"]
@@ -124,7 +130,7 @@ def placed(options: WriteOptions, *, brokers=BROKERS, turn: int = 0, **columns: 
     found: list[tuple[str, int]] = [("", -1)] * rows
     home = next(iter(brokers))
     for group, own, _count in Partitioner(
-        named_masters(brokers, options), home, turn, options, queue_column="partition"
+        groups_of(brokers, options), home, turn, options, queue_column="partition"
     ).split(columns, rows):
         for row, queue in zip(own["row"].to_pylist(), own["queue"].to_pylist(), strict=True):
             found[row] = (group, queue)
@@ -163,11 +169,52 @@ def test_a_new_topic_has_as_many_queues_as_its_home_gives(
     assert found == [("a", queue_of(key, MADE_QUEUES)) for key in keys]
 
 
-def test_a_key_waits_for_the_group_it_belongs_to(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
-    """Sent to another group while that is absent it would be out of order."""
-    keys = [f"k{n}" for n in range(40)]
-    with pytest.raises(BrokerUnreachable, match="master of the broker group 'gone'"):
-        placed(write_options(), topic=topic_of("both", 40), key=pa.array(keys))
+@pytest.mark.parametrize("columns", [{}, {"key": pa.array(["k"])}], ids=["no key", "key"])
+def test_rows_wait_for_the_groups_that_have_their_topic(
+    asked: list[str],
+    write_options: Callable[..., WriteOptions],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: dict[str, pa.Array],
+) -> None:
+    """They never go to another one, which would make the topic anew; without the group they fail by its name."""
+    monkeypatch.setitem(ROUTES, "there", (("gone", 6),))
+    options = write_options()
+    monkeypatch.setattr(partitioner, "find_groups", lambda _options: groups_of({"c": ("h", 3)}, options))
+    alone = groups_of({"c": ("h", 3)}, options, absent=("gone",))
+    batch = {"topic": topic_of("there", 1), **columns}
+    with pytest.raises(BrokerUnreachable, match=r"broker group 'gone' has no master .*rows are for its topic 'there'"):
+        list(Partitioner(alone, "c", 0, options).split(batch, 1))
+    answers = [{"c": ("h", 3)}, {"c": ("h", 3), "gone": ("h", 9)}]
+    monkeypatch.setattr(partitioner, "find_groups", lambda _options: groups_of(answers.pop(0), options))
+    patient = write_options(brokerwaitms="30000")
+    waiting = Partitioner(alone, "c", 0, patient)
+    assert [group for group, _columns, _rows in waiting.split(batch, 1)] == ["gone"]
+    assert waiting.masters["gone"].address == ("h", 9)
+    assert answers == []
+
+
+def test_a_key_waits_for_the_group_it_belongs_to(
+    asked: list[str], write_options: Callable[..., WriteOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other groups have a master, and queues of the topic: the key would change its queue."""
+    options = write_options()
+    monkeypatch.setattr(partitioner, "find_groups", lambda _options: groups_of(BROKERS, options))
+    keys = pa.array([f"k{number}" for number in range(50)])
+    with pytest.raises(BrokerUnreachable, match="broker group 'gone' has no master"):
+        placed(options, topic=topic_of("both", 50), key=keys)
+
+
+def test_a_topic_that_may_be_at_a_group_whose_topics_are_unknown_is_not_new(
+    asked: list[str], write_options: Callable[..., WriteOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write_options()
+    unheard = groups_of({"c": ("h", 3)}, options, absent=("d",), topics_unknown=frozenset({"d"}))
+    monkeypatch.setattr(partitioner, "find_groups", lambda _options: unheard)
+    with pytest.raises(BrokerUnreachable, match=r"broker group 'd' has no master .*may have the topic 'new'"):
+        list(Partitioner(unheard, "c", 0, options).split({"topic": topic_of("new", 1)}, 1))
+    assert [
+        name for name, _columns, _rows in Partitioner(unheard, "c", 0, options).split({"topic": topic_of("wide", 1)}, 1)
+    ] == ["c"]
 
 
 def test_a_queue_number_takes_precedence_over_the_key(
