@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +47,9 @@ class ConsoleConfig:
     allow_insecure: bool = False
     """Serve the console without TLS at an address that other machines can reach, such as behind a reverse proxy that
     adds TLS. Otherwise it is served on loopback only, and other machines get the other pages."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies whose X-Forwarded-For header names the client, for the count of failed
+    sign-ins and for the log. Empty: the header is not read."""
     sessions_max: int = setting(1_000, minimum=1)
     """People signed in at a time; the one that was idle longest is signed out for another."""
     session_idle_ms_max: int = setting(1_800_000, minimum=60_000)
@@ -57,8 +61,13 @@ class ConsoleConfig:
     live_messages_max: int = setting(500, minimum=1)
     """Messages that wait for one live tail; further ones are dropped, counted, and the viewer is told."""
     sign_in_failures_max: int = setting(10, minimum=1)
-    """Failed sign-ins of one address within `sign_in_window_ms`; further attempts are refused until it is over."""
+    """Failed sign-ins of one address within `sign_in_window_ms`; further ones are answered with 429 and not logged.
+    What is right is let in all the same."""
     sign_in_window_ms: int = setting(60_000, minimum=1_000)
     """See `sign_in_failures_max`."""
     history_s: int = setting(600, minimum=60, maximum=86_400)
     """How far back the charts of the overview reach when a page is opened."""
+
+    def __post_init__(self) -> None:
+        for network in self.trusted_proxies:
+            ipaddress.ip_network(network)  # its ValueError names what is wrong

@@ -19,9 +19,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any, cast
 
 from aiohttp import web
+
+from runtime.problems import PROBLEM_TYPE, problem_body
 
 HEAD_BYTES_MAX = 8_192
 """Request line and headers together; a longer head is refused with 431."""
@@ -74,8 +77,13 @@ class _Http(web.RequestHandler):
             self._malformed()
         else:
             LOG.error("request %s failed", request.path, exc_info=exc)
-        text = "not a request of HTTP version 1" if status < 500 else "the request failed; see the log"
-        answer = web.Response(status=status, text=f"{text}\n", headers={"Server": SERVER_NAME})
+        reason, text = (
+            ("malformed", "not a request of HTTP version 1")
+            if status < 500
+            else ("failed", "the request failed; see the log")
+        )
+        body = problem_body(status, reason, text)
+        answer = web.Response(status=status, body=body, content_type=PROBLEM_TYPE, headers={"Server": SERVER_NAME})
         answer.force_close()
         return answer
 
@@ -299,14 +307,14 @@ class PageConnection(asyncio.BufferedProtocol):
 
     def _refuse_long_head(self) -> None:
         self._connections.malformed()
-        text = f"a request head may have at most {HEAD_BYTES_MAX} bytes\n".encode()
+        body = problem_body(431, "head_too_large", f"a request head may have at most {HEAD_BYTES_MAX} bytes")
         transport = self._transport
         assert transport is not None
         head = (
-            f"HTTP/1.1 431 Request Header Fields Too Large\r\nServer: {SERVER_NAME}\r\n"
-            f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+            f"HTTP/1.1 431 {HTTPStatus(431).phrase}\r\nServer: {SERVER_NAME}\r\n"
+            f"Content-Type: {PROBLEM_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
-        transport.write(head.encode() + text)
+        transport.write(head.encode() + body)
         self._due(ANSWER_S_MAX)
         transport.close()
 

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from console.api.operations import FLAG, INTEGER, TEXT, Operation, Parameter
-from console.api.problems import CONTENT_TYPE, Problem
+from console.api.problems import CONTENT_TYPE
+from runtime.problems import Problem
 
 VERSION = "1"
 JSON = "application/json"
@@ -25,8 +26,8 @@ ERRORS = {
     409: "The broker refused.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    429: "Too many failed sign-ins from this address.",
-    431: "The request's head is longer than 8,192 bytes; this answer is plain text.",
+    429: "This sign-in failed, and too many before it from this address.",
+    431: "The request's head is longer than 8,192 bytes.",
     501: "The brokers of this installation do not offer this.",
     502: "A broker's answer cannot be read.",
     503: "A broker or controller does not answer.",

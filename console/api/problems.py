@@ -6,15 +6,12 @@ details, which are in its log. Pure.
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
-import msgspec
-
 from remoting.protocol.errors import LightMQError, LocalMisuse, NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.transport.failures import ConnectionLost, RequestTimeout
+from runtime.problems import PROBLEM_TYPE, problem_body
 
-CONTENT_TYPE = "application/problem+json"
+CONTENT_TYPE = PROBLEM_TYPE
 STATUSES = {
     ResponseCode.NO_PERMISSION: (403, "forbidden"),
     ResponseCode.QUERY_NOT_FOUND: (404, "not_found"),
@@ -26,16 +23,6 @@ STATUSES = {
     ResponseCode.SERVICE_NOT_AVAILABLE: (503, "unavailable"),
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: (501, "not_supported"),
 }
-
-
-class Problem(msgspec.Struct):
-    """The body of an error."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    reason: str
 
 
 class ApiProblem(Exception):
@@ -51,8 +38,7 @@ class ApiProblem(Exception):
 
     def body(self) -> bytes:
         """Return the JSON of the error."""
-        title = HTTPStatus(self.status).phrase
-        return msgspec.json.encode(Problem("about:blank", title, self.status, self.detail, self.reason))
+        return problem_body(self.status, self.reason, self.detail)
 
 
 def problem_of(error: LightMQError) -> ApiProblem:

@@ -1,8 +1,11 @@
-"""The limit of failed sign-ins: per address, and over all addresses together.
+"""The count of failed sign-ins per address.
 
-An address that has failed too often within the window is refused without a look at what it shows, until its window is
-over; a success does not shorten that, so that somebody with one key cannot go on guessing another. IPv6 addresses count
-by their /64. Invariant: at most `ADDRESSES_MAX` addresses are remembered, the oldest forgotten first. Pure.
+    failed -> 0: the address has failures left      ms: it has failed too often within its window, which lasts that long
+
+What is right is let in whatever was counted, since an address is often that of many: behind a router or a reverse proxy
+one who guesses must not keep the others out. So the count decides only how a failure is answered and logged; what keeps
+guesses from being right is the length of tokens and secrets. IPv6 addresses count by their /64. Invariant: at most
+`ADDRESSES_MAX` addresses are remembered, the oldest forgotten first. Pure.
 """
 
 from __future__ import annotations
@@ -32,15 +35,9 @@ class SignInAttempts:
         self._window_ms = window_ms
         self._windows: OrderedDict[str, FailureWindow] = OrderedDict()
 
-    def wait_ms(self, host: str, now_ms: int) -> int:
-        """Return how long an address has to wait; 0 when it may try."""
-        window = self._windows.get(_network(host))
-        if window is None or window.failures < self._failures_max:
-            return 0
-        return max(0, window.begun_ms + self._window_ms - now_ms)
-
-    def failed(self, host: str, now_ms: int) -> None:
-        """Count a failed sign-in of an address at a time in ms."""
+    def failed(self, host: str, now_ms: int) -> int:
+        """Count a failed sign-in of an address at a time in ms; return how long its window lasts if there have been too
+        many in it, 0 otherwise."""
         name = _network(host)
         window = self._windows.get(name)
         if window is None or now_ms - window.begun_ms >= self._window_ms:
@@ -49,6 +46,7 @@ class SignInAttempts:
         window.failures += 1
         while len(self._windows) > ADDRESSES_MAX:
             self._windows.popitem(last=False)
+        return window.begun_ms + self._window_ms - now_ms if window.failures > self._failures_max else 0
 
 
 def _network(host: str) -> str:

@@ -4,7 +4,9 @@
     Authorization   for programs: `Bearer TOKEN` or `Basic key:secret`, checked anew with each request
 
 A request that a browser makes for another site is refused by its Origin or Sec-Fetch-Site header, whatever it proves:
-browsers add cookies and remembered passwords on their own. Guesses are counted per address in every form.
+browsers add cookies and remembered passwords on their own. Guesses are counted per address in every form, and answered
+with 429 when there are too many; what is right is let in all the same (`attempts`). Behind a reverse proxy the address
+is the one that it names in X-Forwarded-For, if `console.trusted_proxies` has the proxy's.
 Invariants: nothing is served over the network in the clear unless the configuration says so; a refusal tells nothing
 about which part of a proof was wrong. Loop rule: on the loop's thread.
 """
@@ -36,6 +38,11 @@ TOKEN_USERS = {"admin": "administrator", "monitor": "observer"}
 """The name of who signs in with a token, by its role."""
 OWN_SITES = ("same-origin", "none")
 """Values of Sec-Fetch-Site of requests by our page, or by the person in front of the browser."""
+LOCAL = "local"
+"""The address of a peer that has none."""
+FORWARDED_HEADER = "X-Forwarded-For"
+ADDRESS_CHARACTERS_MAX = 64
+"""Longest address that is kept of one that a proxy names."""
 REASONS = ("unproven", "too_many", "cross_site", "csrf", "insecure")
 
 
@@ -66,6 +73,7 @@ class ConsoleGate:
             failures_max=config.sign_in_failures_max, window_ms=config.sign_in_window_ms
         )  # fmt: skip
         self._allow_insecure = config.allow_insecure
+        self._trusted = tuple(ipaddress.ip_network(each) for each in config.trusted_proxies)
         self._identities = identities
         self._tokens = tokens
         self._clock = clock
@@ -87,7 +95,7 @@ class ConsoleGate:
 
     def check_way(self, request: web.Request) -> None:
         """Raise ApiProblem (403) for a request that other machines could read on its way."""
-        if self._allow_insecure or request.secure or is_loopback(host_of(request)):
+        if self._allow_insecure or request.secure or is_loopback(request.remote or LOCAL):
             return
         raise self.refusal(
             "insecure", 403,
@@ -126,8 +134,7 @@ class ConsoleGate:
         self, request: web.Request, *, token: str = "", user: str = "", secret: str = ""
     ) -> tuple[str, ConsoleSession]:
         """Begin a session; return its cookie and itself. Raises ApiProblem: 401, 429."""
-        host = host_of(request)
-        self._check_attempts(host)
+        host = self._host_of(request)
         if token:
             viewer = self._by_token(token, host)
             if viewer is not None:
@@ -145,8 +152,7 @@ class ConsoleGate:
         return ApiProblem(status, reason, text, headers)
 
     def _program(self, request: web.Request, authorization: str) -> Viewer:
-        host = host_of(request)
-        self._check_attempts(host)
+        host = self._host_of(request)
         scheme, _, rest = authorization.partition(" ")
         key, secret = credentials(authorization)
         if secret:
@@ -172,23 +178,31 @@ class ConsoleGate:
         key, identities, role = viewer.user, self._identities, viewer.role
         return lambda: digest is not None and identities.digest(key) == digest and role_of(identities, key) == role
 
-    def _check_attempts(self, host: str) -> None:
-        wait_ms = self._attempts.wait_ms(host, self.now_ms())
+    def _failed(self, host: str) -> ApiProblem:
+        wait_ms = self._attempts.failed(host, self.now_ms())
         if wait_ms:
-            raise self.refusal(
-                "too_many", 429, "too many failed sign-ins from this address; try again later",
+            return self.refusal(
+                "too_many", 429, "too many failed sign-ins from this address; this one was wrong too",
                 {"Retry-After": str(-(-wait_ms // 1_000))},
             )  # fmt: skip
-
-    def _failed(self, host: str) -> ApiProblem:
-        self._attempts.failed(host, self.now_ms())
         self._log.warning("console_sign_in_failed", address=host)
         return self.refusal("unproven", 401, "that is not a valid token, or not the secret of a known access key")
 
+    def _host_of(self, request: web.Request) -> str:
+        """Return the client's address: the last one that no trusted proxy has, of those that proxies have noted."""
+        host = request.remote or LOCAL
+        noted = [each for line in request.headers.getall(FORWARDED_HEADER, ()) for each in line.split(",")]
+        while noted and self._trusts(host):
+            host = noted.pop().strip()[:ADDRESS_CHARACTERS_MAX]
+        return host
 
-def host_of(request: web.Request) -> str:
-    """Return the peer's address without its port."""
-    return request.remote or "local"
+    def _trusts(self, host: str) -> bool:
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._trusted)
 
 
 def is_loopback(host: str) -> bool:
@@ -196,4 +210,4 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
-        return host == "local"
+        return host == LOCAL

@@ -133,6 +133,8 @@ async def read_json(request: web.Request, bytes_max: int) -> bytes:
         return b""
     if request.content_type != JSON:
         raise ApiProblem(415, "not_json", f"the body must be {JSON}")
+    if (request.content_length or 0) > bytes_max:  # before any of it is read
+        raise ApiProblem(413, "too_large", f"the body may have {bytes_max} bytes")
     raw = bytearray()
     async for chunk in request.content.iter_any():
         raw += chunk

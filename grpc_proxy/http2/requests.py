@@ -13,7 +13,8 @@ from grpc_proxy.http2.limits import Http2Limits
 
 Fields = list[tuple[bytes, bytes]]
 _PSEUDO = {b":method": 1, b":scheme": 2, b":path": 4, b":authority": 8}
-_REQUIRED = 1 | 2 | 4
+_PATH = 4
+_REQUIRED = 1 | 2 | _PATH
 _OF_HTTP_1 = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _COUNT_DIGITS_MAX = 18
 """Digits that a signed 64-bit number always holds."""
@@ -65,6 +66,8 @@ def check_request(stream_id: int, fields: Fields) -> int:
         if bit:
             if not is_pseudo or seen & bit:
                 raise Http2Violation(ErrorCode.PROTOCOL_ERROR, "misplaced pseudo-header", stream_id)
+            if bit == _PATH and not text:
+                raise Http2Violation(ErrorCode.PROTOCOL_ERROR, ":path is empty", stream_id)
             seen |= bit
             continue
         is_pseudo = False

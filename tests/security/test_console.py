@@ -173,14 +173,51 @@ async def test_sessions_end_with_what_they_began_with(page: ConsolePage, tmp_pat
     assert page.token not in (tmp_path / "data" / NAME).read_text()
 
 
-async def test_guessing_is_stopped(tmp_path: Path) -> None:
-    """In every form, and the right secret does not help until the window is over."""
+async def test_guessing_keeps_nobody_out(tmp_path: Path) -> None:
+    """In every form it is counted and answered with 429; what is right is let in from the same address."""
     async with console_page(tmp_path, rules=True, console=ConsoleConfig(sign_in_failures_max=3)) as page:
         for given in ({"token": "guessed"}, {"user": "boss", "secret": "guessed"}):
             assert (await status_of(page, "POST", "/api/v1/session", json=given))[0] == 401
         assert (await status_of(page, "GET", "/api/v1/overview", headers={"Authorization": "Bearer x"}))[0] == 401
         async with page.http.post("/api/v1/session", json={"token": page.token}) as answer:
+            assert answer.status == 200
+        async with page.http.post("/api/v1/session", json={"token": "guessed"}) as answer:
             assert (answer.status, int(answer.headers["Retry-After"]) > 0) == (429, True)
+        right = {"Authorization": f"Bearer {page.token}"}
+        assert (await status_of(page, "GET", "/api/v1/overview", headers=right))[0] == 200
+
+
+async def test_a_trusted_proxy_names_who_guesses(tmp_path: Path) -> None:
+    """The last address that is no trusted proxy's; what the client has put in front of it is not believed."""
+    config = ConsoleConfig(sign_in_failures_max=1, trusted_proxies=("127.0.0.0/8", "10.9.0.0/16"))
+    async with console_page(tmp_path, console=config) as page:
+
+        async def guess(forwarded: str) -> int:
+            headers = {"X-Forwarded-For": forwarded}
+            return (await status_of(page, "POST", "/api/v1/session", json={"token": "guessed"}, headers=headers))[0]
+
+        assert [await guess(f"192.0.2.{n}, 198.51.100.7, 10.9.0.1") for n in range(3)] == [401, 429, 429]
+        assert await guess("198.51.100.8") == 401
+
+
+async def test_without_a_trusted_proxy_the_header_is_not_read(tmp_path: Path) -> None:
+    async with console_page(tmp_path, console=ConsoleConfig(sign_in_failures_max=1)) as page:
+        found = []
+        for n in range(2):
+            headers = {"X-Forwarded-For": f"192.0.2.{n}"}
+            asked = status_of(page, "POST", "/api/v1/session", json={"token": "guessed"}, headers=headers)
+            found.append((await asked)[0])
+        assert found == [401, 429]
+
+
+async def test_a_body_that_is_announced_as_too_large_is_refused_at_once(page: ConsolePage) -> None:
+    """Not a byte of it is waited for."""
+    host, _, port = page.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /api/v1/session HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: 2000000000\r\n\r\nx".encode())
+    assert b" 413 " in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
 
 
 @pytest.mark.parametrize(

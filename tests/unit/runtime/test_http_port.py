@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -144,7 +145,10 @@ async def test_a_head_has_a_maximum_size(port: Port) -> None:
     """A longer one is refused, and not a byte more of it is buffered."""
     reader, writer = await port.open()
     writer.write(REQUEST[:-2] + b"X: " + b"a" * HEAD_BYTES_MAX)
-    assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 431 ")
+    head, _, body = (await asyncio.wait_for(reader.read(4_096), 20)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert b"\r\nContent-Type: application/problem+json\r\n" in head
+    assert json.loads(body)["reason"] == "head_too_large"
     assert (port.asked, port.malformed) == (0, 1)
     writer.close()
 

@@ -151,6 +151,7 @@ STREAM_FAULTS: list[tuple[str, bytes, ErrorCode]] = [
     ("8.2.2 connection", headers(1, (*REQUEST_FIELDS, (b"connection", b"close"))), ErrorCode.PROTOCOL_ERROR),
     ("8.2.2 te", headers(1, (*REQUEST_FIELDS, (b"te", b"gzip"))), ErrorCode.PROTOCOL_ERROR),
     ("8.3 behind", headers(1, (*REQUEST_FIELDS, (b":path", b"/"))), ErrorCode.PROTOCOL_ERROR),
+    ("8.3.1 path", headers(1, ((b":path", b""), *WITHOUT[2])), ErrorCode.PROTOCOL_ERROR),
     ("8.3 twice", headers(1, (REQUEST_FIELDS[0], *REQUEST_FIELDS)), ErrorCode.PROTOCOL_ERROR),
     ("8.3 unknown", headers(1, ((b":what", b"x"), *REQUEST_FIELDS)), ErrorCode.PROTOCOL_ERROR),
     *((f"8.3.1 missing {at}", headers(1, fields), ErrorCode.PROTOCOL_ERROR) for at, fields in enumerate(WITHOUT)),
