@@ -8,8 +8,9 @@ QUEUE_BOUNDS (9007): first and end offsets of the queues of topics, or of everyt
 
 The driver of a Spark query plans its batches from this answer. With `known` offsets and `wait_ms` the answer waits
 until some queue has grown beyond them, so an idle query costs one request per wait. A filter is answered with the
-parent queues of every topic it covers; an exact MQTT topic also with its own light queue. Invariant: an answer has
-confirmed ends only, and only topics whose creation is confirmed.
+parent queues of every topic it covers; an exact MQTT topic also with its own light queue. The
+answer says which log it is about; within a log the id of a queue says which life of a topic it belongs to, because
+ids are never used again. Invariant: an answer has confirmed ends only, and only topics whose creation is confirmed.
 """
 
 from __future__ import annotations
@@ -162,8 +163,17 @@ class LongPolls:
 class BoundsRequests:
     """Answers QUEUE_BOUNDS."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, long_polls: LongPolls) -> None:
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: Topics,
+        long_polls: LongPolls,
+        log_identity: Callable[[], tuple[str, int]],
+    ) -> None:
+        """`log_identity`: which log this is, and the position that an answer showing it waits for."""
         self._tools = tools
+        self._log_identity = log_identity
         self._topics = topics
         self._long_polls = long_polls
 
@@ -189,7 +199,7 @@ class BoundsRequests:
             if not last and not _has_grown(reply, request):
                 return False
             shown = {item.topic for item in reply.queues}
-            position = max(map(self._topics.position, shown), default=0)
+            position = max([self._log_identity()[1], *map(self._topics.position, shown)])
             self._tools.answers.reply_at(position, peer, command.reply(body=encode_bounds_reply(reply)))
             return True
 
@@ -215,6 +225,7 @@ class BoundsRequests:
             confirm=self._tools.store.confirm_position,
             queues=[item for topic in dict.fromkeys(covered) for item in self._of_topic(topic, request.at_ms)],
             light=None if light is None else self._light_bounds(light, request.at_ms),
+            log=self._log_identity()[0],
             readers=self._tools.identity.readers_address() if self._tools.authorizer.open else None,
         )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.reading.bounds import BoundsRequests, LongPolls
+from broker.reading.log_identity import LogIdentity
 from broker.reading.pull import PullRequests
 from broker.reading.read_barrier import Proved, ReadBarrier, unneeded
 from broker.requests import Feature, RequestTools
@@ -39,9 +41,10 @@ class ReadingFeature(Feature):
         )
         if tools.config.replication.enabled:
             self.prove = ReadBarrier(tools.store, _later, self._count_proof).wait
+        self._identity = LogIdentity(tools.store, secrets.token_bytes)
         self._requests = (
             PullRequests(tools, visible=topics.visible, prove=self.prove),
-            BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls),
+            BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls, log_identity=self._identity.known),
         )
         topics.table.on_change(lambda _name, _created: self.long_polls.wake_all())
         tools.store.positions.on_advance(self.long_polls.advanced, self.long_polls.waiters)
@@ -49,6 +52,10 @@ class ReadingFeature(Feature):
     def handlers(self) -> dict[int, Handler]:
         """MULTI_PULL, RANGE_PULL, RECORDS_AT, FILTERED_PULL, QUEUE_BOUNDS."""
         return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def start(self) -> None:
+        """Give the log an identity, if it has none."""
+        self._identity.ensure()
 
     def _count_proof(self, outcome: str) -> None:
         self._proofs.child(outcome).value += 1

@@ -398,6 +398,9 @@ class QueueBoundsReply(msgspec.Struct):
     light: LightBounds | None = None
     readers: str | None = None
     """`host:port` of reader processes that answer RANGE_PULL; a client that cannot reach them uses the broker."""
+    log: str = ""
+    """Which log this is: offsets and queue ids of another one mean nothing here. Empty where the broker does not know,
+    as of an earlier release."""
 
 
 def encode_bounds_request(request: QueueBoundsRequest) -> bytes:

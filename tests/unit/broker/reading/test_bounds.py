@@ -80,3 +80,18 @@ async def test_readers_are_advertised_unless_a_policy_decides(running) -> None:
     assert (await ask(connection, topics=[])).readers == "127.0.0.1:7"
     running.judge_by(lambda *_: True)
     assert (await ask(connection, topics=[])).readers is None
+
+
+async def test_an_answer_says_which_log_it_is_about_and_a_topic_made_again_has_other_queues(running) -> None:
+    """The identity of the log and the id of a queue together are the identity of a topic's life."""
+    connection = running.connect()
+    running.broker.reading.start()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
+    first = await ask(connection, topics=["a"])
+    assert len(bytes.fromhex(first.log)) == 16
+    reply = await connection.request(Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "a"}))
+    assert reply.code == 0, reply.remark
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
+    second = await ask(connection, topics=["a"])
+    assert second.log == first.log
+    assert {item.id for item in second.queues}.isdisjoint(item.id for item in first.queues)

@@ -148,7 +148,7 @@ def test_the_documented_request():
 
 def test_the_documented_reply():
     reply = bb.QueueBoundsReply(
-        "broker-a", 1, 123, [bb.QueueBounds("machines", 0, 17, 0, 99, 5)], bb.LightBounds(3, 0, 7)
+        "broker-a", 1, 123, [bb.QueueBounds("machines", 0, 17, 0, 99, 5)], bb.LightBounds(3, 0, 7), log="9f"
     )
     raw = bb.encode_bounds_reply(reply)
     assert json.loads(raw) == {
@@ -158,6 +158,7 @@ def test_the_documented_reply():
         "queues": [{"topic": "machines", "queue": 0, "id": 17, "min": 0, "max": 99, "at": 5}],
         "light": {"id": 3, "min": 0, "max": 7, "at": None},
         "readers": None,
+        "log": "9f",
     }
     assert bb.decode_bounds_reply(raw) == reply
 
