@@ -34,9 +34,9 @@ from spark_connector.brokers import Address, BrokerGroups, GroupMaster, MasterAd
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
-from spark_connector.reading.offsets import Positions
+from spark_connector.reading.offsets import Lives, Positions
 from spark_connector.reading.replicas import ReplicaWatch, ShortCuts
-from spark_connector.reading.selection import Bounds, Selection
+from spark_connector.reading.selection import Bounds, Selection, light_key
 
 LOOK_EVERY_S = 5.0
 """How often the name servers are asked for groups that joined, or came back."""
@@ -68,6 +68,9 @@ class BoundsWatch:
         self._replicas = ReplicaWatch(options)
         self.present: set[str] = set()
         """Broker groups that answered the last question."""
+        self._logs: dict[str, str] = {}
+        self._ids: dict[tuple[str, str | None, tuple[str, ...]], tuple[str, dict[str, int]]] = {}
+        """Question to a group → broker, and the ids of its topics' first queues; the latest answer is last."""
 
     def read(self, *, at_ms: int | None = None) -> dict[QueueKey, Bounds]:
         """Ask everything now."""
@@ -113,6 +116,17 @@ class BoundsWatch:
             if len(groups) == 1 and self._selection.is_answered_by(request):
                 return answered
         return self.read()
+
+    def lives(self, positions: Positions) -> Lives:
+        """Of which logs, and lives of topics, the bounds last seen are, for the topics of `positions`."""
+        topics = {key.topic for key in positions}
+        ids: dict[str, dict[str, int]] = {}
+        for broker, known in self._ids.values():
+            for topic, life in known.items():
+                if topic in topics:
+                    ids.setdefault(topic, {})[broker] = life
+        brokers = {key.broker for key in positions}
+        return Lives({broker: log for broker, log in self._logs.items() if broker in brokers}, ids)
 
     @property
     def addresses(self) -> dict[str, MasterAddress]:
@@ -163,6 +177,7 @@ class BoundsWatch:
             reply = decode_bounds_reply(answer.body)
             found = self._selection.collect(request, reply, self._keys.setdefault(master.group, {}))
             self._last[question] = (answer.body, reply, found)
+            self._note_lives((*question, tuple(request.topics)), request, reply)
         replies, asked = self._replies.setdefault(master.group, {}), (request.filter, tuple(request.topics))
         replies.pop(asked, None)
         replies[asked] = reply
@@ -178,6 +193,18 @@ class BoundsWatch:
             for queue in reply.queues:
                 known.setdefault(queue.topic, {})[str(queue.queue)] = queue.max
         return known
+
+    def _note_lives(
+        self, asked: tuple[str, str | None, tuple[str, ...]], request: QueueBoundsRequest, reply: QueueBoundsReply
+    ) -> None:
+        """Remember which log answered, and the first queue of each topic."""
+        if reply.log:
+            self._logs[reply.broker] = reply.log
+        ids = {one.topic: one.id for one in reply.queues if one.queue == 0}
+        if request.filter is not None and reply.light is not None:
+            ids[light_key(request.filter, reply.broker).topic] = reply.light.id
+        self._ids.pop(asked, None)
+        self._ids[asked] = (reply.broker, ids)
 
     def _note_readers(self, reply: QueueBoundsReply) -> None:
         """Remember where else ranges are served; an invalid address counts as none."""

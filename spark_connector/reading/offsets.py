@@ -3,27 +3,35 @@
     {"v":1,"q":{topic:{broker:{"0":123}}}}            an end: every position is exclusive
     {... ,"init":1}                                   the position a new query begins at, before batch 0
     {... ,"from":{topic:{broker:{"0":100}}}}          the end of batch 0, which carries where batch 0 began
+    {... ,"logs":{broker:"9f0c"},"ids":{topic:{broker:17}}}   whose offsets these are, see `Lives`
     {... ,"waitMs":{topic:{broker:{"0":1500}}}}       only in reports, never in a checkpoint: see `lag`
     {... ,"lost":250}                                 only in reports: messages that had expired before they were read
+    {... ,"anew":2}                                   only in reports: queues that were begun anew, see `Lives`
 
 With the option `schema` = kafka the form is that of Kafka's source, topic → partition → offset, for tools that read the
 progress of queries or their checkpoints. Everything else has the same form under names that no topic
 can have:
 
     {":v1":{},":at:broker-a:orders":{},"orders":{"0":123}}
-    ":initial":{}   ":from:orders":{"0":100}   ":waitMs:orders":{"0":1500}   ":lost":{"0":250}
+    ":initial":{}   ":from:orders":{"0":100}   ":waitMs:orders":{"0":1500}   ":lost":{"0":250}   ":anew":{"0":2}
+    ":log:broker-a:9f0c":{}   ":id:orders":{"0":17}
 
 Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
 Spark logs only the *end* of batch 0 and asks for a new beginning after a restart; without "from" a `latest` stream
 whose batch 0 failed would replay it empty and lose rows. Invariant: the process that plans batch 0 takes its beginning
-from "from". Pure.
+from "from".
+
+An offset is a number within one life of a topic in one log. A topic that was deleted and made again, or another data
+directory, counts from 0: with at least as many rows as were read, its first ones would be passed over as read. So every
+offset says which logs and lives it is of; a checkpoint of an earlier release says nothing, and gets it with its next
+batch. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from spark_connector.errors import OptionError
@@ -32,8 +40,8 @@ from spark_connector.queues import QueueKey
 VERSION = 1
 MOVED_FEW = 0.25
 """Up to this share of moved queues an offset is written by changing the previous one instead of from scratch."""
-MARK, INITIAL, LOST = ":v1", ":initial", ":lost"
-AT, FROM, WAITING = ":at:", ":from:", ":waitMs:"
+MARK, INITIAL, LOST, ANEW = ":v1", ":initial", ":lost", ":anew"
+AT, FROM, WAITING, LOG, ID = ":at:", ":from:", ":waitMs:", ":log:", ":id:"
 FORMS_REMEMBERED = 4
 """Offsets one query has at hand: where it was, where it goes, what is there, and the answers in between."""
 
@@ -42,11 +50,59 @@ Positions = Mapping[QueueKey, int]
 
 
 @dataclass(frozen=True, slots=True)
+class Lives:
+    """Whose offsets some positions are: broker → its log, topic → broker → id of the topic's first queue there.
+
+    Ids are those of a log, in which none is used twice. What is not in it is not known.
+    """
+
+    logs: Mapping[str, str] = field(default_factory=dict)
+    ids: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.logs or self.ids)
+
+    def change(self, topic: str, broker: str, now: Lives) -> str:
+        """What has become another one since, as the rest of a sentence; empty where nothing is known to have."""
+        log, other = self.logs.get(broker), now.logs.get(broker)
+        if log and other and log != other:
+            return f"the log of {broker} is another one than before (its data directory was replaced)"
+        life, later = self.ids.get(topic, {}).get(broker), now.ids.get(topic, {}).get(broker)
+        if life is not None and later is not None and life != later:
+            return f"the topic {topic!r} was deleted at {broker} and made again"
+        return ""
+
+    def then(self, now: Lives) -> Lives:
+        """What is known now, and for the rest what was known before."""
+        if not self or self == now:
+            return now
+        ids = {topic: {**self.ids.get(topic, {}), **now.ids.get(topic, {})} for topic in {**self.ids, **now.ids}}
+        return Lives({**self.logs, **now.logs}, ids)
+
+
+NOT_KNOWN = Lives()
+
+
+def begun_anew(positions: Positions, before: Lives, now: Lives) -> dict[QueueKey, str]:
+    """The queues of `positions` that are others now than these positions are of, each with the reason."""
+    if not before or before == now:
+        return {}
+    changes: dict[tuple[str, str], str] = {}
+    found = {}
+    for key in positions:
+        if (key.topic, key.broker) not in changes:
+            changes[key.topic, key.broker] = before.change(key.topic, key.broker, now)
+        if reason := changes[key.topic, key.broker]:
+            found[key] = reason
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
     """A point of a stream; `origin` only on the end of batch 0, `initial` only on a point no batch ended at.
 
-    `waiting_ms` and `lost` only in what is reported as the latest: how long messages have been waiting there, and how
-    many had expired before this run of the query could read them.
+    `waiting_ms`, `lost` and `anew` only in what is reported as the latest: how long messages have been waiting there,
+    how many had expired before this run of the query could read them, and how many queues it began anew.
     """
 
     positions: Positions
@@ -54,6 +110,8 @@ class StreamOffset:
     initial: bool = False
     waiting_ms: Positions | None = None
     lost: int = 0
+    lives: Lives = NOT_KNOWN
+    anew: int = 0
 
 
 def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -67,6 +125,11 @@ def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> di
         form["waitMs"] = _nest(offset.waiting_ms)
     if offset.lost:
         form["lost"] = offset.lost
+    if offset.anew:
+        form["anew"] = offset.anew
+    if offset.lives:
+        form["logs"] = dict(sorted(offset.lives.logs.items()))
+        form["ids"] = {topic: dict(sorted(ids.items())) for topic, ids in sorted(offset.lives.ids.items())}
     return form
 
 
@@ -82,6 +145,11 @@ def to_kafka_json(offset: StreamOffset) -> dict[str, Any]:
         form[INITIAL] = {}
     if offset.lost:
         form[LOST] = {"0": offset.lost}
+    if offset.anew:
+        form[ANEW] = {"0": offset.anew}
+    form |= {f"{LOG}{broker}:{log}": {} for broker, log in offset.lives.logs.items()}
+    for topic, ids in offset.lives.ids.items():
+        form[ID + topic] = {"0": next(iter(ids.values()))}
     if offset.origin is not None and not offset.origin:
         form[FROM] = {}
     return dict(sorted(form.items()))
@@ -105,7 +173,9 @@ def from_json(form: Mapping[str, Any]) -> StreamOffset:
     try:
         origin = _unnest(form["from"]) if "from" in form else None
         waiting = _unnest(form["waitMs"]) if "waitMs" in form else None
-        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting, int(form.get("lost", 0)))
+        lives = Lives(_texts(form.get("logs", {})), _lives(form.get("ids", {})))
+        lost, anew = int(form.get("lost", 0)), int(form.get("anew", 0))
+        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting, lost, lives, anew)
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 
@@ -125,8 +195,11 @@ def _from_kafka(form: Mapping[str, Any]) -> StreamOffset:
                 for queue, position in form[prefix + topic].items()
             }
 
-        lost = form.get(LOST, {"0": 0})["0"]
-        return StreamOffset(under("") or {}, under(FROM), INITIAL in form, under(WAITING), int(lost))
+        lost, anew = (int(form.get(name, {"0": 0})["0"]) for name in (LOST, ANEW))
+        logs = dict(name.removeprefix(LOG).rsplit(":", 1) for name in form if name.startswith(LOG))
+        ids = {topic: {broker: int(form[ID + topic]["0"])} for topic, broker in brokers.items() if ID + topic in form}
+        lives = Lives(logs, ids)
+        return StreamOffset(under("") or {}, under(FROM), INITIAL in form, under(WAITING), lost, lives, anew)
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 
@@ -154,6 +227,14 @@ def _moved(nested: Mapping[str, Any], positions: Positions) -> Mapping[str, Any]
     for key, position in positions.items():
         changed[key.topic][key.broker][str(key.queue)] = position
     return changed
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in given.items()}
+
+
+def _lives(given: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    return {topic: {broker: int(life) for broker, life in ids.items()} for topic, ids in given.items()}
 
 
 def _unnest(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[QueueKey, int]:

@@ -31,7 +31,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -54,7 +55,7 @@ from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading import planner
 from spark_connector.reading.bounds import BoundsWatch, prove_ends, waiting_ms
-from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, total_behind
+from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, begun_anew, total_behind
 from spark_connector.reading.planner import starting_positions
 from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select
 from spark_connector.reading.task import RangePartition, check_schema, mean_record_bytes, read_task, report_losses
@@ -171,6 +172,8 @@ class Losses:
     def __init__(self, options: ReadOptions) -> None:
         self.messages = 0
         """Messages lost so far (where failOnDataLoss allows that)."""
+        self.anew = 0
+        """Queues that were begun anew, because their topic or log is another one than before."""
         self._options = options
         self._reported: set[str] = set()
         self._counted_to: dict[QueueKey, int] = {}
@@ -180,6 +183,19 @@ class Losses:
         fresh = [text for text in lost if text not in self._reported]
         report_losses(fresh, self._options)
         self._reported.update(fresh)
+
+    def report_anew(self, changed: Mapping[QueueKey, str], positions: Positions) -> None:
+        """Raise DataLost for queues that are others than those that were read, or log and count them once."""
+        read: dict[str, int] = {}
+        for key, reason in changed.items():
+            read[reason] = max(read.get(reason, 0), positions[key])
+        texts = {
+            reason: f"{reason}, and the offsets that were read, up to {most}, are not of it"
+            for reason, most in read.items()
+        }
+        fresh = {reason for reason, text in texts.items() if text not in self._reported}
+        self.report(list(texts.values()))
+        self.anew += sum(reason in fresh for reason in changed.values())
 
     def count(self, begin: Positions, bounds: Mapping[QueueKey, Bounds]) -> None:
         """Count what has expired behind a beginning."""
@@ -267,7 +283,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_partitions(self._options, self._bounds)
             start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
             self._losses.report(planner.losses(start, self._bounds))
-            self._initial = self._memory.to_json(StreamOffset(self._within(start), initial=True))
+            point = StreamOffset(self._within(start), initial=True, lives=watch.lives(start))
+            self._initial = self._memory.to_json(point)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -288,6 +305,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._bounds = self._connected().wait(self._wait_ms(begin.positions))
             self._check_brokers(begin.positions)
+            begin = self._in_this_life(begin)
             prove_ends(begin.positions, self._bounds, self._connected().masters)
             found = self._next(begin, limit)
         except BrokerUnreachable as failure:
@@ -317,7 +335,20 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         self._planned = ends
         self._pace.offered_batch()
-        return StreamOffset(ends, origin=begin.positions if begin.initial else None)
+        lives = begin.lives.then(self._connected().lives(ends))
+        return StreamOffset(ends, origin=begin.positions if begin.initial else None, lives=lives)
+
+    def _in_this_life(self, begin: StreamOffset) -> StreamOffset:
+        """The same point, at the beginning of every queue that is another one than before, if that is allowed."""
+        changed = begun_anew(begin.positions, begin.lives, self._connected().lives(begin.positions))
+        self._losses.report_anew(changed, begin.positions)
+        return self._anew(begin, changed)
+
+    def _anew(self, begin: StreamOffset, changed: Collection[QueueKey]) -> StreamOffset:
+        if not changed:
+            return begin
+        first = {key: self._bounds[key].min for key in changed if key in self._bounds}
+        return replace(begin, positions={**begin.positions, **first})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the ends of all queues as last seen; Spark shows it as the source's latestOffset: lag is visible."""
@@ -325,7 +356,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         ends = {key: bounds.max for key, bounds in self._bounds.items()}
         waits = waiting_ms(self._planned, self._bounds, self._connected().masters, wall_ms())
-        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits, lost=self._losses.messages))
+        report = StreamOffset(ends, waiting_ms=waits, lost=self._losses.messages, anew=self._losses.anew)
+        return self._memory.to_json(report)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix what "available now" means: the ends at this moment."""
@@ -335,21 +367,26 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what lies between two points into tasks; batch 0 begins where its own end records it."""
         stop = self._memory.from_json(end)
-        begin = stop.origin if stop.origin is not None else self._memory.from_json(start).positions
         watch = self._connected()
         # What was planned just now was planned by these very bounds.
         while stop.positions is not self._planned and self._lacks(stop.positions):
             try:
                 self._bounds = watch.read()
                 self._check_brokers(stop.positions)
-                prove_ends(stop.positions, self._bounds, watch.masters)
+                prove_ends(self._readable(stop), self._bounds, watch.masters)
                 break
             except BrokerUnreachable as failure:
                 self._outage.pause_after(failure)
         self._outage.end()
-        work, lost = planner.ranges(begin, stop.positions, self._bounds)
+        if stop.origin is not None:
+            begin = stop.origin
+        else:
+            first = self._memory.from_json(start)
+            begin = self._anew(first, begun_anew(first.positions, first.lives, stop.lives)).positions
+        ends = self._readable(stop)
+        work, lost = planner.ranges(begin, ends, self._bounds)
         self._losses.report(lost)
-        self._losses.count({key: begin.get(key, 0) for key in stop.positions}, self._bounds)
+        self._losses.count({key: begin.get(key, 0) for key in ends}, self._bounds)
         pieces = planner.tasks(
             work,
             cores=os.cpu_count() or 1,
@@ -358,6 +395,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         short_cuts = watch.short_cuts
         return [RangePartition(piece, watch.addresses, short_cuts, turn) for turn, piece in enumerate(pieces)]
+
+    def _readable(self, stop: StreamOffset) -> Positions:
+        """The ends of a planned batch, without those of queues that are others by now, if that is allowed."""
+        if stop.positions is self._planned:
+            return stop.positions
+        changed = begun_anew(stop.positions, stop.lives, self._connected().lives(stop.positions))
+        self._losses.report_anew(changed, stop.positions)
+        return {key: end for key, end in stop.positions.items() if key not in changed} if changed else stop.positions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

@@ -64,7 +64,7 @@ MASTER_EPOCH = 35
 """Only ever deleted, with an empty key: a record that changes nothing. The first one of a master that its group elected
 by itself, and one of any master that proves to be the only one."""
 LOG_IDENTITY = 36
-"""Empty key -> 16 random bytes, written once by the first master that finds none: which log this is, whoever holds it."""
+"""Empty key -> 16 random bytes, written once by the first master that finds none: which log this is."""
 OPTION = 32
 """Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 

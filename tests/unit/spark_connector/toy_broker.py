@@ -64,6 +64,7 @@ class ToyBroker:
 
     def __init__(self) -> None:
         self.queues: dict[tuple[str, int], Queue] = {}
+        self.ids_used = 0
         self.staged: dict[tuple[str, int, int, int], list[RecordView]] = {}
         self.ledger: dict[str, int] = {}
         self.plans: dict[str, list[sink_body.Planned]] = {}
@@ -72,6 +73,8 @@ class ToyBroker:
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.requests: list[int] = []
         self.faults: list[Callable[[Command], Command | None]] = []
+        self.log = ""
+        """The identity of its log; one of an earlier release has none."""
         self.unproven = 0
         """How often it cannot tell yet that an offset lies behind the end of a queue."""
         self._lock = threading.Lock()
@@ -115,7 +118,16 @@ class ToyBroker:
 
     def queue(self, topic: str, number: int) -> Queue:
         """The queue of that name, created on first use."""
-        return self.queues.setdefault((topic, number), Queue(len(self.queues) + 1))
+        found = self.queues.get((topic, number))
+        if found is None:
+            self.ids_used += 1
+            found = self.queues[topic, number] = Queue(self.ids_used)
+        return found
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic with its queues, whose ids are not used again."""
+        for key in [key for key in self.queues if key[0] == topic]:
+            del self.queues[key]
 
     def _accept(self) -> None:
         while True:
@@ -190,7 +202,7 @@ class ToyBroker:
             for (topic, number), queue in sorted(self.queues.items())
             if topic in wanted
         ]
-        return pull_body.encode_bounds_reply(pull_body.QueueBoundsReply(NAME, 1, 0, queues, light))
+        return pull_body.encode_bounds_reply(pull_body.QueueBoundsReply(NAME, 1, 0, queues, light, log=self.log))
 
     def _pull(self, command: Command) -> bytes:
         want = pull_body.decode_range_pull(command.body)

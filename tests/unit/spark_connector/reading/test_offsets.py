@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,10 @@ from spark_connector.errors import OptionError
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import (
     FORMS_REMEMBERED,
+    Lives,
     OffsetMemory,
     StreamOffset,
+    begun_anew,
     from_json,
     to_json,
     to_kafka_json,
@@ -24,9 +27,20 @@ keys = st.builds(QueueKey, st.text(max_size=5), st.text(max_size=5), st.integers
 positions = st.dictionaries(keys, st.integers(0, 2**60), max_size=8)
 
 
-@given(positions, st.none() | positions, st.booleans())
-def test_round_trip_through_text(found: dict[QueueKey, int], origin: dict[QueueKey, int] | None, initial: bool) -> None:
-    offset = StreamOffset(found, origin, initial)
+lives = st.builds(
+    Lives,
+    st.dictionaries(st.text(max_size=5), st.text("0123456789abcdef", min_size=1, max_size=4), max_size=3),
+    st.dictionaries(
+        st.text(max_size=5), st.dictionaries(st.text(max_size=5), st.integers(0, 2**32), min_size=1, max_size=2)
+    ),
+)
+
+
+@given(positions, st.none() | positions, st.booleans(), lives)
+def test_round_trip_through_text(
+    found: dict[QueueKey, int], origin: dict[QueueKey, int] | None, initial: bool, lives: Lives
+) -> None:
+    offset = StreamOffset(found, origin, initial, lives=lives, anew=len(found))
     assert from_json(json.loads(json.dumps(to_json(offset)))) == offset
 
 
@@ -69,12 +83,13 @@ def test_round_trip_in_kafkas_form(
         initial,
         None if not waits else one_group(waits),
         lost,
+        Lives({"b:1": "9f"} if found else {}, {key.topic: {key.broker: 7} for key in one_group(found)}),
     )
     form = to_kafka_json(offset)
     text = json.dumps(form)
     assert from_json(json.loads(text)) == offset
     assert text == json.dumps(json.loads(text))
-    backwards = StreamOffset(dict(reversed(list(offset.positions.items()))), offset.origin, initial, waits, lost)
+    backwards = replace(offset, positions=dict(reversed(list(offset.positions.items()))), waiting_ms=waits)
     if not waits:
         assert text == json.dumps(to_kafka_json(backwards))
     assert all(queue.isdigit() and isinstance(at, int) for queues in form.values() for queue, at in queues.items())
@@ -151,3 +166,17 @@ def test_little_that_moved_is_written_as_everything_is(steps: list[dict[int, int
         written.append((json.dumps(memory.to_json(offset)), memory.to_json(offset), offset))
     for text, form, offset in written:
         assert text == json.dumps(form) == json.dumps(to_json(offset))
+
+
+def test_what_is_known_of_two_lives() -> None:
+    """Only what both know is compared."""
+    key, elsewhere = QueueKey("t", "a", 0), QueueKey("t", "b", 1)
+    before = Lives({"a": "1"}, {"t": {"a": 5, "b": 6}})
+    both = {key: 3, elsewhere: 3}
+    assert begun_anew(both, before, before) == {}
+    assert begun_anew(both, Lives(), before) == begun_anew(both, before, Lives()) == {}
+    assert list(begun_anew(both, before, Lives({"a": "1"}, {"t": {"a": 5, "b": 7}}))) == [elsewhere]
+    assert list(begun_anew(both, before, Lives({"a": "2"}))) == [key]
+    assert before.then(Lives({"b": "3"}, {"t": {"b": 7}, "u": {"a": 9}})) == Lives(
+        {"a": "1", "b": "3"}, {"t": {"a": 5, "b": 7}, "u": {"a": 9}}
+    )

@@ -472,3 +472,70 @@ def test_a_broker_that_does_not_answer_keeps_the_stream_where_it_is(broker: ToyB
     replay.cap({KEY: 2}, bounds, watch)
     assert replay.cap({KEY: 2}, bounds, watch) == {KEY: 2}
     assert not replay.is_live
+
+
+def anew(broker: ToyBroker, topic: str, count: int) -> None:
+    """Delete a topic and make it again, with other messages."""
+    broker.delete(topic)
+    broker.publish(topic, [b"new%d" % n for n in range(count)], mqtt=False)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_topic_that_was_made_again_is_refused_by_name_or_begun_anew(
+    broker: ToyBroker, read_options: Options, planned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With more messages than were read before, so that every offset still exists; also while a batch is planned."""
+    broker.log = "log-1"
+    run = Run(read_options(topic="t", **EARLIEST))
+    broker.publish("t", [b"old"] * 5, mqtt=False)
+    engine = run.start()
+    engine.drain()
+    if planned:
+        broker.publish("t", [b"old"] * 2, mqtt=False)
+        engine.step(fail=True)
+    anew(broker, "t", 8)
+    with pytest.raises(DataLost, match=rf"topic 't' was deleted at {NAME} and made again, and the offsets"):
+        run.start().step()
+    going_on = run.start(read_options(topic="t", failOnDataLoss="false", **EARLIEST))
+    going_on.drain()
+    assert bodies(going_on) == [b"new%d" % n for n in range(8)]
+    assert caplog.text.count("made again") == 1
+    report = going_on.reader.reportLatestOffset()
+    assert report is not None
+    assert from_json(report).anew == 2
+    again = run.start()
+    assert (again.drain(), again.rows) == ([], []), "the checkpoint is of the new life now"
+
+
+def test_another_log_is_refused_by_name(broker: ToyBroker, read_options: Options) -> None:
+    """The data directory was replaced: ids and offsets are as they were."""
+    run = Run(read_options(mqttFilter="plant/1", **EARLIEST))
+    broker.log = "log-1"
+    publish(broker, "plant/1", range(5))
+    run.start().drain()
+    broker.log = "log-2"
+    publish(broker, "plant/1", range(5, 9))
+    with pytest.raises(DataLost, match=f"the log of {NAME} is another one than before"):
+        run.start().step()
+    going_on = run.start(read_options(mqttFilter="plant/1", failOnDataLoss="false", **EARLIEST))
+    going_on.drain()
+    assert bodies(going_on) == numbers(range(9))
+
+
+def test_a_checkpoint_of_an_earlier_release_gets_its_identity_with_the_next_batch(
+    broker: ToyBroker, read_options: Options
+) -> None:
+    """And a broker of an earlier release is read as before, by the ids of its queues."""
+    run = Run(read_options(topic="t", **EARLIEST))
+    broker.publish("t", [b"a"] * 3, mqtt=False)
+    run.start().drain()
+    assert from_json(json.loads(run.offsets[0])).lives.logs == {}
+    plain = json.loads(run.offsets[0])
+    del plain["ids"], plain["logs"]
+    run.offsets[0] = json.dumps(plain)
+    broker.log = "log-1"
+    broker.publish("t", [b"b"], mqtt=False)
+    engine = run.start()
+    engine.drain()
+    assert bodies(engine) == [b"b"]
+    assert from_json(json.loads(run.offsets[1])).lives.logs == {NAME: "log-1"}
