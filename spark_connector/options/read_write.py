@@ -243,9 +243,9 @@ class ReadOptions(ConnectionOptions):
     fail_on_data_loss: bool = option(
         option_table.flag,
         True,
-        "Fail when offsets to be read were deleted (retention) or lie beyond the log (a truncated one), and when a topic "
-        "was deleted and made again or the log is another one. With `false` what is left is read, a topic or log that is "
-        "another one from its beginning, and a warning is logged.",
+        "Fail when offsets to be read were deleted (retention) or lie beyond the log (a truncated one), and when a "
+        "topic was deleted and made again or the log is another one. With `false` what is left is read, a topic or log "
+        "that is another one from its beginning, and a warning is logged.",
     )
     include_properties: bool = option(
         option_table.flag,
