@@ -27,6 +27,7 @@ from mqtt_proxy.operating import Operating
 from mqtt_proxy.publishing.publisher import Publisher
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
+from mqtt_proxy.sessions.openings import Openings
 from mqtt_proxy.sessions.qos2 import Qos2Flows
 from mqtt_proxy.sessions.services import Owners, Services
 from mqtt_proxy.shared import SharedHub
@@ -57,7 +58,8 @@ def make_services(
 ) -> Services:
     """The parts that clients of a proxy on this link share; without a tracer there are no spans."""
     traces = None if tracer is None else ProxyTraces(tracer, metrics, clock.now_ns)
-    owners = Owners(link, metrics)
+    openings = Openings(clock)
+    owners = Owners(link, metrics, openings.taken_over)
     values = SysValues(metrics, counters, clock, lambda: len(owners))
     services = Services(
         config=config,
@@ -71,6 +73,7 @@ def make_services(
         clock=clock,
         quotas=quotas,
         exact=Qos2Flows(link, metrics),
+        openings=openings,
         sys_tree=SysTree(values, link, interval_s=config.sys_interval_s),
     )
     WillJudge(link, access, metrics, send_publishes=services.publisher.send_now, keep=services.keep)

@@ -285,7 +285,8 @@ class ProxyConfig:
     connections_max: int = setting(20_000, minimum=1)
     """Most open sockets; a further one is closed at once and counted."""
     connect_timeout_ms: int = setting(10_000, minimum=100)
-    """Longest time between opening a socket and a complete CONNECT."""
+    """Longest time between opening a socket and a complete CONNECT, and between a challenge and its answer. Time that
+    the proxy itself takes, to check a password or to ask the broker, does not count."""
     packet_size_bytes_max: int = setting(4 * 1024 * 1024, minimum=1024, maximum=16 * 1024 * 1024 - 65_536)
     """Largest MQTT packet taken, its fixed header included, as announced to clients of MQTT 5; a larger one closes the
     connection."""

@@ -66,6 +66,13 @@ class TokenBucket:
         """Take `amount` in any case; milliseconds until the debt is paid, 0 without one."""
         level = max(self.level(now_ms) - amount, -DEBT_S_MAX * 1_000 * self._per_ms)
         self._level = level
+        return self._paid_ms(level)
+
+    def debt_ms(self, now_ms: int) -> int:
+        """Milliseconds until the debt is paid, 0 without one."""
+        return self._paid_ms(self.level(now_ms))
+
+    def _paid_ms(self, level: float) -> int:
         return 0 if level >= 0 else int(-level / self._per_ms) + 1
 
 
@@ -90,6 +97,10 @@ class BucketTable:
                 self._prune(lambda one: one.is_full(now_ms))
             bucket = self._buckets[party] = TokenBucket(self._per_s, self._burst, now_ms)
         return bucket
+
+    def known(self, party: Hashable) -> TokenBucket | None:
+        """The bucket of a party that has one; None is as good as a full one."""
+        return self._buckets.get(party)
 
     def _prune(self, needless: Callable[[TokenBucket], bool]) -> None:
         self._buckets = {party: bucket for party, bucket in self._buckets.items() if not needless(bucket)}

@@ -13,6 +13,7 @@ cdef class LoopState:
     cdef public object bytes_out
     cdef object _monotonic_ns
     cdef list _dirty
+    cdef long long _late_ms
 
     @cython.locals(now_ns="long long")
     cpdef long long now_ms(self) except? -1

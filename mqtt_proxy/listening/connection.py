@@ -97,13 +97,25 @@ class Written(Protocol):
 class LoopState:
     """Shared by the connections of one loop."""
 
-    __slots__ = ("_dirty", "_monotonic_ns", "buffer", "bytes_in", "bytes_out", "driver", "loop", "ring", "turn")
+    __slots__ = (
+        "_dirty",
+        "_late_ms",
+        "_monotonic_ns",
+        "buffer",
+        "bytes_in",
+        "bytes_out",
+        "driver",
+        "loop",
+        "ring",
+        "turn",
+    )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, counters: FrontCounters) -> None:
         self.loop = loop
         self.turn = turn_of(loop)
         self.bytes_in, self.bytes_out = counters.bytes_in, counters.bytes_out
         self._monotonic_ns = clock.monotonic_ns
+        self._late_ms = 0
         memory = bytearray(READ_BUFFER_BYTES)
         self.buffer = memoryview(memory)
         self.ring: ExpiryRing[Watched] = ExpiryRing(self.now_ms())
@@ -114,9 +126,14 @@ class LoopState:
             self.driver = native_sockets.core.driver(loop, self.turn, memory, READ_BYTES_MAX)
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds: the clock of keep-alives and deadlines."""
+        """Monotonic milliseconds: the clock of keep-alives and deadlines, which stands still while this side is
+        late."""
         now_ns = self._monotonic_ns()
-        return now_ns // 1_000_000
+        return now_ns // 1_000_000 - self._late_ms
+
+    def excuse(self, late_ms: int) -> None:
+        """This side was late by so much, and nobody could be served: it is not charged to the clients."""
+        self._late_ms += late_ms
 
     def close(self) -> None:
         """Nothing shares this any more."""
@@ -362,7 +379,7 @@ class MqttConnection:
 
     def _input_waits(self) -> bool:
         """Whether input of the client lies unread in the kernel, although it is to be read."""
-        if self._pauses or self._transport is None or self.session.state.status is not Status.CONNECTED:
+        if self._pauses or self._transport is None or self.session.state.status is Status.CLOSED:
             return False
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
@@ -400,6 +417,7 @@ class MqttConnection:
         if session.state.close_reason is not None:
             self.close(session.state.close_reason)
         elif self._pauses & _UNDECIDED and session.state.status is not _DECIDING:
+            session.excuse_silence(self._shared.now_ms())  # it was not read
             self._shared.ring.watch(self)
             self._resume(_UNDECIDED)
             if session.input_held:

@@ -131,7 +131,8 @@ class ListenerSpec:
 PLAIN = ListenerSpec()
 
 
-HANDSHAKE_S_MIN = 0.05
+LATE_S_MAX = 60.0
+"""How much later than ours the loop's own limit of a TLS handshake is, which counts the time in which we are late."""
 LOG = get_logger("mqtt_proxy.front")
 
 
@@ -305,7 +306,7 @@ class Handshakes:
         left_s = (self.next_deadline_ms() - self._shared.now_ms()) / 1_000
         await loop.connect_accepted_socket(
             self._protocol, self._socket, ssl=tls.context,
-            ssl_handshake_timeout=max(left_s, HANDSHAKE_S_MIN), ssl_shutdown_timeout=CLOSE_GRACE_S,
+            ssl_handshake_timeout=max(left_s, 0) + LATE_S_MAX, ssl_shutdown_timeout=CLOSE_GRACE_S,
         )  # fmt: skip
 
     def _adopt(self, driver: Driver) -> None:

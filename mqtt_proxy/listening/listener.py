@@ -163,6 +163,10 @@ FILES_LOOK_INTERVAL_MS = 500
 """How often certificates are checked for changes."""
 
 
+LATE_MS = 200
+"""From what delay of the loop on the time is not charged to the clients: they could not be served."""
+
+
 LOG = get_logger("mqtt_proxy.front")
 
 
@@ -341,6 +345,10 @@ class Listener:
     def _expire(self) -> None:
         """At the end of each slot close what is overdue; twice a second check whether a certificate has changed."""
         assert self._shared is not None
+        assert self._timer is not None
+        late_ms = int((self._shared.loop.time() - self._timer.when()) * 1_000)
+        if late_ms >= LATE_MS:
+            self._shared.excuse(late_ms)
         now_ms = self._shared.now_ms()
         for overdue in self._shared.ring.expire(now_ms):
             overdue.expire()

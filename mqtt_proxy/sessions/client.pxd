@@ -14,7 +14,7 @@ cdef class Client:
     cdef public Inbound _inbound
     cdef public Permissions _may
     cdef public Session _session
-    cdef public long long _fenced_epoch, since_ms
+    cdef public long long _asked_epoch, _fenced_epoch, since_ms
     cdef public long _unbegun
     cdef public bint _ended
 

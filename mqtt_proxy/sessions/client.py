@@ -22,6 +22,7 @@ from mqtt_proxy.delivery.offsets import UNKNOWN
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.link import LinkDownError
 from mqtt_proxy.listening.connection import ClientConnection
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import (
     Acknowledged,
     AuthReceived,
@@ -36,6 +37,7 @@ from mqtt_proxy.mqtt.session.events import (
     UnsubscribeRequested,
     Violated,
 )
+from mqtt_proxy.mqtt.session.session_state import Status
 from mqtt_proxy.publishing.inbound import Inbound
 from mqtt_proxy.sessions.connecting import Connecting
 from mqtt_proxy.sessions.ownership import SessionOwnership
@@ -44,16 +46,19 @@ from mqtt_proxy.sessions.services import Services
 from mqtt_proxy.subscriptions import PendingSubscribe, Subscriptions
 from remoting.access.rules import Shown
 from remoting.protocol.bodies.session_body import SessionOpened, Subscribed
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import ResponseCode
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.client")
+ELSEWHERE = "taken_over: the client id connected through another proxy"
 
 
 class Client:
     """The handler of one connection."""
 
     __slots__ = (
+        "_asked_epoch",
         "_client_id",
         "_delivery",
         "_dialog",
@@ -86,6 +91,9 @@ class Client:
         self._ownership = SessionOwnership(services)
         self._ended = False
         self._fenced_epoch = 0
+        """The newest epoch of which another connection has the session."""
+        self._asked_epoch = 0
+        """The newest epoch whose session is to be handed in for another connection."""
         self._unbegun = 0
         """UNSUBSCRIBEs whose request has not been sent yet; later requests must not overtake them."""
         # Each of these is created when needed: most clients of a fleet prove nothing with AUTH and publish nothing.
@@ -178,9 +186,9 @@ class Client:
 
     def taken_meanwhile(self, epoch: int) -> bool:
         """Whether the session of this epoch has another owner by now; the connection ends then."""
-        if not self.has_lost(epoch):
+        if not self.has_lost(epoch) and self._asked_epoch < epoch:
             return False
-        self.evict("taken_over: the client id connected through another proxy", fenced=True)
+        self.evict(ELSEWHERE, fenced=True)
         return True
 
     def has_lost(self, epoch: int) -> bool:
@@ -276,6 +284,9 @@ class Client:
             self._unable(error)
 
     def _unable(self, error: Exception | None) -> None:
+        if isinstance(error, Refused) and error.code == ResponseCode.ILLEGAL_OPERATION:
+            self.evict(ELSEWHERE, fenced=True)  # the broker's word has overtaken that of the new owner
+            return
         self.give_up(f"{'broker_lost' if isinstance(error, LinkDownError) else 'broker_refused'}: {error}")
 
     def _acknowledged(self, event: Acknowledged) -> None:
@@ -316,6 +327,8 @@ class Client:
         if not self._ended:
             LOG.info("connection_ended", client_id=self._client_id, peer=self._wire.peer.address, reason=reason)
             self._end(reason, will_due=self._session.state.will_due, fenced=fenced)
+        if self._session.state.status is Status.DECIDING:
+            self._session.answers.refuse(ReasonCode.SERVER_BUSY)
         self._wire.close(reason)
 
     def give_up(self, reason: str) -> None:
@@ -324,9 +337,12 @@ class Client:
 
     def fence(self, epoch: int, *, hand_over: bool = False) -> None:
         """The session of this epoch belongs to another proxy now, or will when this one has reported its state."""
-        self._fenced_epoch = max(self._fenced_epoch, epoch)
+        if hand_over:
+            self._asked_epoch = max(self._asked_epoch, epoch)
+        else:
+            self._fenced_epoch = max(self._fenced_epoch, epoch)
         if self._ownership.is_open and self._ownership.epoch <= epoch:
-            self.evict("taken_over: the client id connected through another proxy", fenced=not hand_over)
+            self.evict(ELSEWHERE, fenced=not hand_over)
 
     def _end(self, reason: str, *, will_due: bool, fenced: bool) -> None:
         if self._ended:

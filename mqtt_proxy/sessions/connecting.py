@@ -1,14 +1,16 @@
 """The CONNECT of one MQTT client: its identity, the client id, SESSION_OPEN, what must be sent again, CONNACK.
 
 Where all of it is at hand (the identity is known without waiting, the broker is in this process, nothing is to be sent
-again) it happens within the call that brings the CONNECT: no task, no turn of the loop. `client` has the rest.
+again) it happens within the call that brings the CONNECT: no task, no turn of the loop. `client` has the rest, and
+`openings` the order of several CONNECTs of one client id.
 
-Invariant: a client that disconnects meanwhile is sent nothing, and its session stays as it was. Loop rule: on the
-loop's thread.
+Invariant: a client that disconnects meanwhile is sent nothing, and its session stays as it was; each other one is sent
+a CONNACK. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
@@ -27,7 +29,7 @@ from mqtt_proxy.sessions.ownership import SessionOwnership
 from mqtt_proxy.sessions.qos2 import Qos2Exchanges
 from mqtt_proxy.sessions.services import Owner, Services
 from mqtt_proxy.subscriptions import Subscriptions
-from remoting.access.rules import Identity
+from remoting.access.rules import Identity, Unproven
 from remoting.protocol.bodies.session_body import SessionOpened
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -101,7 +103,9 @@ class Connecting:
         """Determine the identity."""
         self._dialog = self._client.dialogue()
         admitted = await admission.admit(self._services.access, event, self._wire, self._present, self._dialog)
-        if not self._client.has_left:
+        if isinstance(admitted, admission.ConnectRefusal) and admitted.reason == Unproven.LEFT:
+            self._wire.close("peer_closed")  # a socket that is not read does not report it
+        elif not self._client.has_left:
             self._admitted(event, admitted)
 
     def _admitted(self, event: ConnectRequested, admitted: Identity | admission.ConnectRefusal) -> None:
@@ -111,28 +115,52 @@ class Connecting:
             self._refuse(admitted.code, admitted.reason)
             return
         user = None if admitted.anonymous else admitted.name
-        if services.owners.foreign(event.client_id, user):
+        if services.owners.foreign(event.client_id, user) or services.openings.foreign(event.client_id, user):
             admission.leave(services.quotas, admitted, event.client_id)
             self._refuse(ReasonCode.NOT_AUTHORIZED, "foreign_session")
             return
         self._may = Permissions(services.access, admitted, services.metrics)
         self._client.admitted(self._may, user)
-        services.owners.take(event.client_id, self._client)
-        self._ownership.take(admitted, partial(self._opened, event), clean=event.clean)
+        services.openings.enter(event.client_id, self)
+
+    @property
+    def user(self) -> str | None:
+        """Whose session it wants; None for an anonymous client."""
+        return self._client.user
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client has disconnected; a socket that is not read does not report it."""
+        return self._client.has_left or self._wire.peer_left()
+
+    def open(self) -> None:
+        """Take the client id and ask the broker."""
+        event, may = self._event, self._may
+        assert may is not None
+        self._services.owners.take(event.client_id, self._client)
+        self._ownership.take(may.identity, partial(self._opened, event), clean=event.clean)
+
+    def superseded(self, delay_ms: int) -> None:
+        """Refuse the client, after this time: a newer CONNECT of its client id has come."""
+        if delay_ms:
+            asyncio.get_running_loop().call_later(delay_ms / 1_000, self.superseded, 0)
+        elif not self._client.has_left:
+            self._refuse(ReasonCode.SERVER_BUSY, "superseded")
 
     def _opened(self, event: ConnectRequested, opened: SessionOpened | None, error: Exception | None) -> None:
         if opened is None:
             assert error is not None
             self._open_failed(error)
-            return
-        if self._client.taken_meanwhile(opened.epoch):
-            return
-        self._ownership.epoch = opened.epoch
-        planned = resume.plan(opened) if opened.present else resume.NOTHING
-        if planned.again and not self._client.has_left:
-            self._services.spawn(self._fetch(event, opened, planned))
+        elif self._client.taken_meanwhile(opened.epoch):
+            self._give_back(opened)
         else:
+            self._ownership.epoch = opened.epoch
+            planned = resume.plan(opened) if opened.present else resume.NOTHING
+            if planned.again and not self._client.has_left:
+                self._services.spawn(self._fetch(event, opened, planned))
+                return
             self._go_on(event, opened, planned, ())
+        self._services.openings.answered(event.client_id)
 
     async def _fetch(self, event: ConnectRequested, opened: SessionOpened, planned: resume.ResumePlan) -> None:
         """Read what must be sent again."""
@@ -142,6 +170,8 @@ class Connecting:
             self._open_failed(error)
         else:
             self._go_on(event, opened, planned, again)
+        finally:
+            self._services.openings.answered(event.client_id)
 
     def _go_on(
         self,

@@ -242,6 +242,8 @@ class Qos2Flows:
             # have been reopened meanwhile, and if another connection has taken it, this one is about to be closed.
             if not isinstance(error, LinkDownError):
                 self.wake_later(exact, RETRY_S)
-        if error is not None or fenced:
-            LOG.warning("steps_not_noted", sessions=len(fenced or sent), error=str(error or "the session was lost"))
+        if error is not None:
+            LOG.warning("steps_not_noted", sessions=len(sent), error=str(error))
+        elif fenced:  # another connection has taken the session, as it may
+            LOG.info("steps_not_noted", sessions=len(fenced), error="the session was taken over")
         self._schedule()

@@ -33,6 +33,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.publishing.inbound import PublishingParts
 from mqtt_proxy.publishing.publisher import Publisher
 from mqtt_proxy.quotas import Quotas
+from mqtt_proxy.sessions.openings import Openings
 from mqtt_proxy.sessions.qos2 import Qos2Flows
 from mqtt_proxy.subscriptions import SubscriptionParts
 from mqtt_proxy.sys_topics import SysTree
@@ -46,8 +47,8 @@ from remoting.protocol.bodies.session_body import (
     decode,
     encode,
 )
-from remoting.protocol.errors import LightMQError
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.turn import soon
 from runtime.clock import Clock
@@ -101,7 +102,9 @@ class Owner(Protocol):
 class Owners:
     """Client id -> its connection."""
 
-    def __init__(self, link: Link, metrics: ProxyMetrics) -> None:
+    def __init__(self, link: Link, metrics: ProxyMetrics, taken_over: Callable[[str], None] = lambda _id: None) -> None:
+        """`taken_over` is called with each client id whose connection loses its session to another one."""
+        self._taken_over = taken_over
         self._owners: dict[str, Owner] = {}
         self._metrics = metrics
         self._log = get_logger("proxy.ownership")
@@ -135,7 +138,7 @@ class Owners:
         old = self._owners.get(client_id)
         self._owners[client_id] = owner
         if old is not None and old is not owner:
-            self._metrics.sessions.taken_over.value += 1
+            self._lost(client_id)
             old.evict("taken_over: the client id connected again", fenced=False)
 
     def release(self, client_id: str, owner: Owner) -> None:
@@ -176,8 +179,12 @@ class Owners:
         if owner is None:
             self._log.debug("fence_outdated", client_id=fenced.client_id, epoch=fenced.epoch)
             return
-        self._metrics.sessions.taken_over.value += 1
+        self._lost(fenced.client_id)
         owner.fence(fenced.epoch, hand_over=fenced.hand_over)
+
+    def _lost(self, client_id: str) -> None:
+        self._metrics.sessions.taken_over.value += 1
+        self._taken_over(client_id)
 
     def _reopen(self) -> None:
         left, self._left = self._left, {}
@@ -187,6 +194,7 @@ class Owners:
         self._was_up = True
 
 
+LOG = get_logger("proxy.services")
 T = TypeVar("T")
 Answered = Callable[[T | None, Exception | None], None]
 """Called once, never inside the request: the answer and None, or None and `Refused`, `LinkDownError` or the answer's
@@ -212,14 +220,25 @@ class SessionCalls:
         self._call(RequestCode.SUBSCRIBE, request, Subscribed, answered)
 
     def close(self, request: SessionClose) -> None:
-        """Give a session back. Raises LinkDownError."""
-        self._keep(self._link.post(RequestCode.SESSION_CLOSE, encode(request)))
+        """Give a session back. Raises LinkDownError. One that another connection has taken meanwhile is not ours to
+        give back, and a broker that is lost notices by itself: both are expected, and no fault."""
+        posted = self._link.post(RequestCode.SESSION_CLOSE, encode(request))
+        posted.add_done_callback(partial(_closed, request))
+        self._keep(posted)
 
     def _call(self, code: int, request: msgspec.Struct, kind: type[S], answered: Answered[S]) -> None:
         try:
             self._link.call(code, encode(request), partial(_decoded, kind, answered))
         except LinkDownError as error:
             soon(partial(answered, None, error))
+
+
+def _closed(request: SessionClose, posted: asyncio.Future[bytes]) -> None:
+    error = None if posted.cancelled() else posted.exception()
+    if isinstance(error, Refused) and error.code == ResponseCode.ILLEGAL_OPERATION:
+        LOG.info("session_taken_over", client_id=request.client_id, epoch=request.epoch)
+    elif error is not None:
+        LOG.warning("session_not_closed", client_id=request.client_id, error=str(error))
 
 
 def _decoded(kind: type[S], answered: Answered[S], body: bytes, error: Exception | None) -> None:
@@ -230,9 +249,6 @@ def _decoded(kind: type[S], answered: Answered[S], body: bytes, error: Exception
         except LightMQError as wrong:
             error = wrong
     answered(answer, error)
-
-
-LOG = get_logger("proxy.services")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -251,6 +267,7 @@ class Services:
     quotas: Quotas
     sys_tree: SysTree
     exact: Qos2Flows
+    openings: Openings
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)
     """Tasks that a stopping proxy waits for."""
     calls: SessionCalls = field(init=False)
@@ -261,7 +278,7 @@ class Services:
     """Shared by clients that subscribe."""
 
     def __post_init__(self) -> None:
-        self.calls = SessionCalls(self.link, self.publisher, self.keep)
+        self.calls = SessionCalls(self.link, self.publisher, self._keep_answer)
         config, quotas = self.config, self.quotas
         self.publishing = PublishingParts(
             self.publisher,
@@ -285,6 +302,11 @@ class Services:
         """Keep a task until it is done; its failure, if any, has been handled by its creator."""
         self.tasks.add(task)
         task.add_done_callback(self._done)
+
+    def _keep_answer(self, answer: asyncio.Future[bytes]) -> None:
+        """The same for an answer whose failure has been logged by then."""
+        self.tasks.add(answer)
+        answer.add_done_callback(self.tasks.discard)
 
     def _done(self, task: asyncio.Future[Any]) -> None:
         self.tasks.discard(task)

@@ -233,13 +233,17 @@ class SessionState:
     # -- keep-alive ----------------------------------------------------------------------------------------------------
 
     def deadline_ms(self) -> int | None:
-        """When it is overdue: one and a half times its keep-alive [MQTT-3.1.2-24], or the deadline for CONNECT."""
+        """When it is overdue: one and a half times its keep-alive [MQTT-3.1.2-24], or the deadline for CONNECT, or for
+        the answer to a challenge. Never while the CONNECT is with the owner: that time is not the client's."""
         if self.status is Status.CONNECTED:
             return self.last_packet_ms + self.terms.keep_alive_s * 1_500 if self.terms.keep_alive_s else None
-        return None if self.status is Status.CLOSED else self.last_packet_ms + self.limits.connect_deadline_ms
+        if self.status is Status.DECIDING or self.status is Status.CLOSED:
+            return None
+        return self.last_packet_ms + self.limits.connect_deadline_ms
 
     def overdue(self) -> tuple[str, str]:
         """Reason and detail for ending an overdue session."""
         if self.status is Status.CONNECTED:
             return Reason.KEEP_ALIVE, f"silent for 1.5 x {self.terms.keep_alive_s} s [MQTT-3.1.2-24]"
-        return Reason.CONNECT_TIMEOUT, f"no accepted CONNECT within {self.limits.connect_deadline_ms} ms"
+        missing = "CONNECT" if self.status is Status.EXPECT_CONNECT else "answer to the AUTH packet"
+        return Reason.CONNECT_TIMEOUT, f"no {missing} within {self.limits.connect_deadline_ms} ms"

@@ -11,7 +11,9 @@ import pytest
 from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.listening.handshakes import ListenerSpec, TlsFiles
 from mqtt_proxy.listening.listener import random_client_id
+from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.session.events import ConnectRequested
 from mqtt_proxy.quotas import Quotas
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.listening.world import World, world
@@ -174,3 +176,44 @@ async def test_a_fleet_that_connects_at_once_is_served() -> None:
         assert set(answers) == {b"\x20\x02\x00\x00"}
         for each in sockets:
             each.close()
+
+
+async def test_a_connect_that_waits_for_us_is_not_overdue() -> None:
+    """However long; and its keep-alive begins with the CONNACK."""
+    async with world(accept=False, limits=SessionLimits(connect_deadline_ms=3_000)) as here:
+        reader, _ = await here.open(packets.Connect("a", True, 2))
+        while not here.handlers:
+            await asyncio.sleep(0)
+        (handler,) = here.handlers
+        await handler.wait(ConnectRequested)
+        for _ in range(3):
+            here.clock.advance_ms(2_900)
+            here.listener._expire()
+        handler.connection.session.answers.accept(False)
+        handler.connection.flush()
+        assert await asyncio.wait_for(reader.readexactly(4), 5) == bytes((0x20, 2, 0, 0))
+        here.clock.advance_ms(2_900)
+        here.listener._expire()
+        assert not handler.closed.done()
+        here.clock.advance_ms(300)
+        here.listener._expire()
+        assert (await asyncio.wait_for(handler.closed, 5))[0] == "keep_alive_timeout"
+
+
+async def test_time_in_which_the_loop_was_late_is_not_the_clients() -> None:
+    """Nobody could be served in it."""
+    async with world(limits=SessionLimits(connect_deadline_ms=3_000)) as here:
+        await here.open()
+        while not here.handlers:
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        here.clock.advance_ms(9_000)
+        here.listener._timer.cancel()
+        here.listener._timer = loop.call_at(loop.time() - 9, lambda: None)  # as after a turn of nine seconds
+        here.listener._expire()
+        here.clock.advance_ms(2_500)
+        here.listener._expire()
+        assert not here.handlers[0].closed.done()
+        here.clock.advance_ms(1_000)
+        here.listener._expire()
+        assert (await asyncio.wait_for(here.handlers[0].closed, 5))[0] == "connect_timeout"

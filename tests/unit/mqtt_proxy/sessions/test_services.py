@@ -192,7 +192,7 @@ async def test_a_stop_waits_for_confirmations() -> None:
         assert not rig.services.tasks
 
 
-async def test_refusals_end_the_connection() -> None:
+async def test_a_subscribe_that_comes_too_late_ends_as_the_take_over_does() -> None:
     async with running() as rig:
         wire = await rig.client("a")
         rig.broker.sessions["a"].owner = None
@@ -200,7 +200,7 @@ async def test_refusals_end_the_connection() -> None:
         wire.send(packets.Subscribe(1, [("t", 1)]))
         await settle()
         assert wire.closed is not None
-        assert wire.closed.startswith("broker_refused")
+        assert wire.closed.startswith("taken_over")
 
 
 @pytest.mark.parametrize("up", [True, False])

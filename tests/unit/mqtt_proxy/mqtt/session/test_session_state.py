@@ -124,7 +124,12 @@ def test_deadlines_by_status() -> None:
     """CONNECT deadline, keep-alive times 1.5, none."""
     session = Session(SessionLimits(connect_deadline_ms=700), assigned_client_id=str, opened_ms=5)
     assert session.next_deadline_ms() == 705
-    assert session.state.overdue()[0] == "connect_timeout"
+    assert session.state.overdue() == ("connect_timeout", "no CONNECT within 700 ms")
+    session.state.status = Status.DECIDING  # our own delay is not the client's
+    assert session.next_deadline_ms() is None
+    session.state.status = Status.AUTHENTICATING
+    assert session.next_deadline_ms() == 705
+    assert session.state.overdue() == ("connect_timeout", "no answer to the AUTH packet within 700 ms")
     session.state.status = Status.CONNECTED
     assert session.next_deadline_ms() is None
     session.state.terms.keep_alive_s = 3
