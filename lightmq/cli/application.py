@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
-from lightmq.cli.defaults import from_profile
+from lightmq.cli.defaults import KEY_VARIABLE, from_profile
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import MISUSED, fail, guarded
+from lightmq.cli.outcome import MISUSED, CommandFailed, CommandMisused, fail, guarded
 from lightmq.version import VERSION
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 
 SERVERS = Group("Servers", sort_key=1)
 CLIENTS = Group("Messages", sort_key=2)
@@ -149,11 +151,34 @@ def run(arguments: Sequence[str]) -> int:
         hint = f"did you mean {near[0]}?" if near else f"the commands are: {', '.join(NAMES)}."
         return fail(f"unknown command {arguments[0]}; {hint} See: lightmq --help", MISUSED)
     try:
-        return guarded(
-            lambda: application()(list(arguments), result_action="return_value", exit_on_error=False, print_error=False)
-        )
+        return guarded(lambda: _carried_out(arguments))
     except CycloptsError as error:
-        return fail(f"{_explained(error, arguments)}; see: lightmq {arguments[0]} --help", MISUSED)
+        reason = _explained(error, arguments)
+    except CommandMisused as error:
+        reason = str(error)
+    return fail(f"{reason}; see: lightmq {arguments[0]} --help", MISUSED)
+
+
+def _carried_out(arguments: Sequence[str]) -> None:
+    """Run the command. Raises its error; of a server's refusal one that says what to do."""
+    try:
+        application()(list(arguments), result_action="return_value", exit_on_error=False, print_error=False)
+    except Refused as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            raise
+        raise CommandFailed(_denied(error.remark.removesuffix(" ''"))) from error
+
+
+def _denied(said: str) -> str:
+    """What to do where a key is missing, which is the commonest error of all, and where its rights do not suffice."""
+    from remoting.access.key_policy import NOBODY  # only where something was refused
+
+    if said.startswith(f"{NOBODY} "):
+        return (
+            f"the server asks for an access key ({said}): name its file with --access-key-file, "
+            f"or put key:secret into ${KEY_VARIABLE}"
+        )
+    return f"not permitted: {said}; the rules are in the server's access list, see: lightmq acl test --help"
 
 
 def _explained(error: CycloptsError, arguments: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ import msgspec
 from cyclopts import Parameter
 
 from lightmq.cli.defaults import KEY_VARIABLE, SERVER_VARIABLE, ProfileName
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, CommandMisused
 from lightmq.cli.times import Seconds
 from remoting import clock
 from remoting.client.blocking import BlockingConnection, checked, cluster, dial_master
@@ -191,11 +191,11 @@ def cluster_info(target: ServerTarget, *, replicas: bool = False) -> ClusterInfo
 def dial(
     address: str, timeout_ms: int, signer: Signer | None = None, tls: ClientTls | None = None
 ) -> BlockingConnection:
-    """A connection to ``host:port``. Raises CommandFailed when that is no address, Unreachable."""
+    """A connection to ``host:port``. Raises CommandMisused when that is no address, Unreachable."""
     try:
         return BlockingConnection.dial(address, timeout_ms, signer=signer, tls=tls)
     except ValueError as error:
-        raise CommandFailed(str(error)) from error
+        raise CommandMisused(str(error)) from error
 
 
 def _timeout_ms(target: ServerTarget) -> int:

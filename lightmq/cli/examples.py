@@ -46,7 +46,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lightmq topics delete orders --yes",
     ),
     "lag": ("lightmq lag", "lightmq lag billing --json"),
-    "sessions": ("lightmq sessions", "lightmq sessions dashboard", "lightmq sessions end dashboard"),
+    "sessions": ("lightmq sessions", "lightmq sessions show dashboard", "lightmq sessions end dashboard"),
     "clients": (
         "lightmq clients",
         "lightmq clients press- --address 10.0.",

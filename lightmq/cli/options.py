@@ -13,10 +13,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandMisused
 from lightmq.configuration import Configuration, load_configuration
 from remoting.protocol.records.topics import validate_filter, validate_topic_name
-from runtime.config import ConfigError, Flag, Loaded
+from runtime.config import Flag, Loaded
 
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print what was done as a JSON object.")]
 """For commands that change something."""
@@ -49,25 +49,25 @@ def configuration(options: ConfigOptions, flags: Sequence[Flag] = ()) -> Loaded[
 def _parse_set(text: str) -> Flag:
     key, separator, value = text.partition("=")
     if not separator:
-        raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set logs.level=debug")
+        raise CommandMisused(f"--set {text}: write it as KEY=VALUE, for example --set logs.level=debug")
     return Flag(key.strip(), f"--set {key.strip()}", value)
 
 
 def check_qos(qos: int) -> None:
     """Raises CommandFailed unless it is 0, 1 or 2."""
     if qos not in (0, 1, 2):
-        raise CommandFailed(f"--qos must be 0, 1 or 2, not {qos}")
+        raise CommandMisused(f"--qos must be 0, 1 or 2, not {qos}")
 
 
 def check_topic(topic: str) -> None:
     """Raises CommandFailed unless messages can be published to it."""
     complaint = validate_topic_name(topic)
     if complaint:
-        raise CommandFailed(f"topic {topic!r} cannot be published to: {complaint}")
+        raise CommandMisused(f"topic {topic!r} cannot be published to: {complaint}")
 
 
 def check_filter(topic_filter: str) -> None:
     """Raises CommandFailed unless it is a topic filter."""
     complaint = validate_filter(topic_filter)
     if complaint:
-        raise CommandFailed(f"{topic_filter!r} is not a topic filter: {complaint}")
+        raise CommandMisused(f"{topic_filter!r} is not a topic filter: {complaint}")

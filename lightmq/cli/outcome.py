@@ -25,8 +25,12 @@ class CommandFailed(LightMQError):  # says what happened, as its siblings do
     """A command failed; the text has the reason and the remedy."""
 
 
+class CommandMisused(CommandFailed):
+    """The arguments do not mean anything that can be done; nothing was asked of a server."""
+
+
 def guarded(command: Callable[[], object]) -> int:
-    """Run a command and turn the way it ends into an exit status; SystemExit passes."""
+    """Run a command and turn the way it ends into an exit status; SystemExit and CommandMisused pass."""
     try:
         command()
     except KeyboardInterrupt:
@@ -34,6 +38,8 @@ def guarded(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of the output has closed it; a message would fail as well
         return FAILED
+    except CommandMisused:
+        raise
     except LightMQError as error:
         return fail(str(error))
     except OSError as error:

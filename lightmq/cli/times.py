@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandMisused
 from runtime.clock import SystemClock
 
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([a-zA-Z]*)\s*")
@@ -86,7 +86,7 @@ def time_ms(text: str, now_ms: int | None = None) -> int:
     try:
         found = _date(words, text.strip(), datetime.fromtimestamp(now_ms / 1000, UTC))
     except ValueError:
-        raise CommandFailed(f"{text!r} is {TIME_FORM}") from None
+        raise CommandMisused(f"{text!r} is {TIME_FORM}") from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -113,7 +113,7 @@ def size_bytes(text: str) -> int:
     found = _PART.fullmatch(text.strip())
     unit = SIZES_BYTES.get(found[2].lower()) if found else None
     if found is None or unit is None:
-        raise CommandFailed(f"{text!r} is not {SIZE_FORM}")
+        raise CommandMisused(f"{text!r} is not {SIZE_FORM}")
     return round(float(found[1]) * unit)
 
 
@@ -126,7 +126,7 @@ def _length(words: str, text: str, complaint: str) -> int:
             break
         total_ms, at, parts = total_ms + float(found[1]) * unit, found.end(), parts + 1
     if not parts or at != len(words):
-        raise CommandFailed(f"{text!r} is {complaint}")
+        raise CommandMisused(f"{text!r} is {complaint}")
     return round(total_ms)
 
 

@@ -17,7 +17,7 @@ from lightmq.cli.admin.clients import COUNT_DEFAULT, pages
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
 from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
-from lightmq.cli.outcome import FAILED, CommandFailed, json_object, print_rows, printable
+from lightmq.cli.outcome import FAILED, CommandFailed, CommandMisused, json_object, print_rows, printable
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
@@ -102,7 +102,7 @@ def explain(
         _explain_key(key, request, on, file or configuration(options).value.broker.access_list, json_output=json_output)
         return
     if client is None or topic is None:
-        raise CommandFailed(
+        raise CommandMisused(
             "name a client and a topic (--client, --topic), or a key and its request (--key, --request)"
         )
     from mqtt_proxy.access.gate import Authority

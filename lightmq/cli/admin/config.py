@@ -69,12 +69,12 @@ def explain(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per key.")] = False,
 ) -> None:
     """Explain what a key does, its type, default and how to set it."""
-    from lightmq.cli.outcome import CommandFailed
+    from lightmq.cli.outcome import CommandMisused
 
     known = {name: (field, declared) for name, field, declared in keys_of(Configuration)}
     wanted = [name for name in known if name == key or name.startswith(key.rstrip(".") + ".")]
     if not wanted:
-        raise CommandFailed(unknown("config explain", "key", key, known))
+        raise CommandMisused(unknown("config explain", "key", key, known))
     for name in wanted:
         field, declared = known[name]
         rule = rule_text(field.metadata.get(RULE, {}))

@@ -22,7 +22,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, CommandMisused
 from lightmq.credentials import PasswordFile
 from runtime.clock import SystemClock
 
@@ -111,7 +111,7 @@ def certs(
     from lightmq.certificates import make
 
     if not 1 <= days <= DAYS_MAX:
-        raise CommandFailed(f"--days must be 1 to {DAYS_MAX}, not {days}")
+        raise CommandMisused(f"--days must be 1 to {DAYS_MAX}, not {days}")
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     made = make(folder, name, days=days, now=now)
     authority = "a new authority" if made.new_authority else "the authority that was there"

@@ -11,7 +11,7 @@ from lightmq.cli.completing import GROUPS
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
 from lightmq.cli.options import Json
-from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, printable
+from lightmq.cli.outcome import CommandFailed, CommandMisused, json_object, print_done, print_rows, printable
 from lightmq.cli.times import age
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -61,7 +61,7 @@ def resend(
     name, _, rest = place.partition("/")
     queue, _, offset = rest.partition("/")
     if not (queue.isdecimal() and offset.isdecimal()):
-        raise CommandFailed(f"{place!r} is no place of a dead letter: it is BROKER/QUEUE/OFFSET, as broker-a/0/17")
+        raise CommandMisused(f"{place!r} is no place of a dead letter: it is BROKER/QUEUE/OFFSET, as broker-a/0/17")
     command = Command(RequestCode.RESEND_DEAD_LETTER, fields={"group": group, "queue": queue, "offset": offset})
     with brokers(target) as found:
         broker = next((one for one in found if one.name == name), None)

@@ -20,7 +20,7 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.connections import ServerTarget
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import CommandFailed, print_rows, printable
+from lightmq.cli.outcome import CommandFailed, CommandMisused, print_rows, printable
 from lightmq.cli.progress import ShowProgress, progress
 from lightmq.cli.times import Seconds
 from remoting.client.connection import dial_as, signing_dial
@@ -70,9 +70,9 @@ def rocketmq(
     from runtime.clock import SystemClock
 
     if not name or "/" in name or not name.isprintable():
-        raise CommandFailed(f"--name {name!r} is empty or has a slash")
+        raise CommandMisused(f"--name {name!r} is empty or has a slash")
     if rate < 0 or settle < 0:
-        raise CommandFailed("--rate and --settle are not negative")
+        raise CommandMisused("--rate and --settle are not negative")
     tls = ClientTls(from_tls_ca, None, None, "", verify=True) if from_tls else None
     options = Options(
         name=name, topic=_chosen(topic), group=_chosen(group), messages_per_second=rate, users=users, settle_s=settle,

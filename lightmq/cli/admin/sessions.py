@@ -33,7 +33,7 @@ FILTER_HEADINGS = ("FILTER", "QOS", "OPTIONS", "ID", "BACKLOG", "REMOVED")
 
 sessions = App(
     name="sessions",
-    help="List MQTT sessions with their backlog, end one.",
+    help="List MQTT sessions with their backlog, show or end one.",
     help_format="plaintext",
     help_epilogue=epilogue("sessions"),
 )
@@ -48,13 +48,25 @@ def listing(
     target: ServerTarget = HERE,
 ) -> None:
     """List MQTT sessions, or show one: user, connected, expiry, subscriptions, backlog, what was removed."""
+    if client:
+        show(client, json_output=json_output, target=target)
+        return
     with brokers(target) as found:
-        if client:
-            shown = _one(found, client)
-            sys.stdout.write(json.dumps(shown) + "\n" if json_output else detail(shown))
-            return
         rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: str(row["client"]))
     print_rows(rows[:count], HEADINGS, summary, json_output=json_output, empty="there are no sessions")
+
+
+@sessions.command
+def show(
+    client: Annotated[str, SESSIONS, Parameter(help="Client id.")],
+    *,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Show one session: user, connected, expiry, subscriptions, backlog, what was removed."""
+    with brokers(target) as found:
+        shown = _one(found, client)
+    sys.stdout.write(json.dumps(shown) + "\n" if json_output else detail(shown))
 
 
 @sessions.command

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from lightmq.cli.connections import Broker, ServerTarget, brokers
-from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable, unreadable
+from lightmq.cli.outcome import CommandFailed, CommandMisused, json_object, print_rows, printable, unreadable
 from lightmq.cli.times import Seconds, age
 from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle
 from remoting.protocol.errors import RemoteViolation
@@ -42,9 +42,9 @@ def timers(
 ) -> None:
     """Show how many delayed messages wait and for how long, list the next ones, show, recall or reschedule one."""
     if (recall or delay != UNCHANGED) and not handle:
-        raise CommandFailed("name the message by its handle: lightmq timers HANDLE --recall, or --delay")
+        raise CommandMisused("name the message by its handle: lightmq timers HANDLE --recall, or --delay")
     if recall and delay != UNCHANGED:
-        raise CommandFailed("--recall and --delay exclude each other")
+        raise CommandMisused("--recall and --delay exclude each other")
     with brokers(target) as found:
         if handle:
             broker, named = _broker_of(found, handle)
@@ -68,7 +68,7 @@ def _broker_of(found: list[Broker], given: str) -> tuple[Broker, RecallHandle]:
     try:
         handle = decode_handle(given)
     except RemoteViolation as error:
-        raise CommandFailed(f"{error.reason}; lightmq timers --count 10 shows handles") from error
+        raise CommandMisused(f"{error.reason}; lightmq timers --count 10 shows handles") from error
     broker = next((broker for broker in found if broker.name == handle.broker), None)
     if broker is None:
         raise CommandFailed(f"there is no broker {handle.broker!r}, where the message waits")
@@ -91,7 +91,7 @@ def _recalled(broker: Broker, handle: RecallHandle, given: str) -> str:
 
 def _rescheduled(broker: Broker, handle: RecallHandle, given: str, delay_s: float) -> str:
     if not 0 <= delay_s <= DELAY_S_MAX:
-        raise CommandFailed(f"a delay of {delay_s} s is not between 0 and {DELAY_S_MAX}")
+        raise CommandMisused(f"a delay of {delay_s} s is not between 0 and {DELAY_S_MAX}")
     fields = {"topic": handle.topic, "recallHandle": given, "delayMs": str(round(delay_s * 1_000))}
     answer = broker.ask(Command(RequestCode.RESCHEDULE_MESSAGE, fields=fields))
     moved = answer.fields.get("recallHandle", "")

@@ -19,7 +19,7 @@ from console.rates import CounterRates, refusals
 from lightmq.cli.admin.clients import PAGE, pages
 from lightmq.cli.admin.groups import summed
 from lightmq.cli.connections import Broker, ServerTarget, brokers
-from lightmq.cli.outcome import CommandFailed, columns, json_object, printable
+from lightmq.cli.outcome import CommandMisused, columns, json_object, printable
 from lightmq.cli.times import Seconds, amount, moment, span
 from remoting import clock
 from remoting.protocol.errors import LightMQError
@@ -110,7 +110,7 @@ def top(
     Without a terminal every sample is printed below the last one.
     """
     if interval < INTERVAL_S_MIN or count < 0:
-        raise CommandFailed(f"--interval is at least {INTERVAL_S_MIN:g} s, and --count not negative")
+        raise CommandMisused(f"--interval is at least {INTERVAL_S_MIN:g} s, and --count not negative")
     with brokers(target) as found:
         samples = _paced(Samples(found), interval, count)
         if json_output:

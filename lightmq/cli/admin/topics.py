@@ -14,7 +14,7 @@ from lightmq.cli.completing import TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
 from lightmq.cli.options import Json
-from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, unreadable
+from lightmq.cli.outcome import CommandFailed, CommandMisused, json_object, print_done, print_rows, unreadable
 from lightmq.cli.times import duration_ms, size_bytes
 from remoting.client.admin import topic_fields
 from remoting.protocol.frames.codes import RequestCode
@@ -112,7 +112,7 @@ def delete(
 ) -> None:
     """Delete a topic with its messages and the offsets of groups in it, on every broker."""
     if not yes:
-        raise CommandFailed(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
+        raise CommandMisused(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
     with brokers(target) as found:
         known: list[str] = []
         for broker in found:

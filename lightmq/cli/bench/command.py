@@ -17,7 +17,7 @@ from lightmq.cli.connections import ServerTarget
 from lightmq.cli.examples import epilogue
 from lightmq.cli.messages.mqtt_client import MqttTarget
 from lightmq.cli.options import check_qos, check_topic
-from lightmq.cli.outcome import CommandFailed, columns
+from lightmq.cli.outcome import CommandFailed, CommandMisused, columns
 from lightmq.cli.times import Seconds, amount, size_bytes
 
 bench = App(
@@ -87,11 +87,11 @@ def _plan(publishers: int, subscribers: int, rate: float, seconds: float, size: 
     """The load that was asked for. Raises CommandFailed."""
     bytes_each = size_bytes(size)
     if not 1 <= publishers <= CLIENTS_MAX or not 0 <= subscribers <= CLIENTS_MAX:
-        raise CommandFailed(f"--publishers must be 1 to {CLIENTS_MAX}, --subscribers 0 to {CLIENTS_MAX}")
+        raise CommandMisused(f"--publishers must be 1 to {CLIENTS_MAX}, --subscribers 0 to {CLIENTS_MAX}")
     if rate < 0 or seconds <= 0:
-        raise CommandFailed("--rate must not be negative, and --duration more than 0")
+        raise CommandMisused("--rate must not be negative, and --duration more than 0")
     if not BODY_BYTES_MIN <= bytes_each <= SIZE_BYTES_MAX:
-        raise CommandFailed(f"--size must be {BODY_BYTES_MIN} to {SIZE_BYTES_MAX} bytes, not {bytes_each}")
+        raise CommandMisused(f"--size must be {BODY_BYTES_MIN} to {SIZE_BYTES_MAX} bytes, not {bytes_each}")
     return LoadPlan(publishers, subscribers, rate, seconds, bytes_each, topic)
 
 

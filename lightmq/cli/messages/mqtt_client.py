@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from lightmq.cli.defaults import ProfileName
-from lightmq.cli.outcome import CommandFailed, payload_fields
+from lightmq.cli.outcome import CommandFailed, CommandMisused, payload_fields
 from lightmq.cli.times import seconds
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class MqttLink:
         from mqtt_bridge.paho_client import CheckedClient
 
         if target.mqtt_version not in VERSIONS:
-            raise CommandFailed(f"-V must be {' or '.join(VERSIONS)}, not {target.mqtt_version}")
+            raise CommandMisused(f"-V must be {' or '.join(VERSIONS)}, not {target.mqtt_version}")
         if persistent and not target.client_id:
-            raise CommandFailed("--persistent needs --client-id: the session belongs to that id")
+            raise CommandMisused("--persistent needs --client-id: the session belongs to that id")
         self.target = target
         self._persistent = persistent
         self.client = CheckedClient(
@@ -249,16 +249,16 @@ class PublishProperties:
         if self == NO_PROPERTIES:
             return None
         if not is_v5:
-            raise CommandFailed("properties of a message need MQTT 5: add -V 5")
+            raise CommandMisused("properties of a message need MQTT 5: add -V 5")
         from paho.mqtt.packettypes import PacketTypes
         from paho.mqtt.properties import Properties
 
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         if self.expiry is not None and not 0 <= self.expiry <= EXPIRY_S_MAX:
-            raise CommandFailed(f"--expiry must be 0 to {EXPIRY_S_MAX}, not {self.expiry:g}")
+            raise CommandMisused(f"--expiry must be 0 to {EXPIRY_S_MAX}, not {self.expiry:g}")
         pairs = [pair.partition("=") for pair in self.user_properties]
         if not all(separator and key for key, separator, _ in pairs):
-            raise CommandFailed("write a property as KEY=VALUE, for example --property unit=celsius")
+            raise CommandMisused("write a property as KEY=VALUE, for example --property unit=celsius")
         values = {
             "UserProperty": [(key, value) for key, _, value in pairs] or None,
             "ContentType": self.content_type,

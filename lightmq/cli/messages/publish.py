@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from lightmq.cli.messages.mqtt_client import IN_FLIGHT_MAX, NO_PROPERTIES, MqttLink, MqttTarget, PublishProperties
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, CommandMisused
 from lightmq.cli.times import Seconds
 from runtime.clock import SystemClock
 
@@ -126,10 +126,10 @@ def publish(
 
     check_qos(qos)
     if count < 1:
-        raise CommandFailed(f"--count must be at least 1, not {count}")
+        raise CommandMisused(f"--count must be at least 1, not {count}")
     check_topic(topic)
     if (message is None) == (not stdin):
-        raise CommandFailed("give either --message TEXT or --stdin")
+        raise CommandMisused("give either --message TEXT or --stdin")
     properties = options.properties(is_v5=target.is_v5)
     link = MqttLink(target)
     link.open()

@@ -30,7 +30,7 @@ from cyclopts import Parameter
 
 from lightmq.cli.completing import TOPICS
 from lightmq.cli.connections import Broker, ServerTarget, brokers, cluster_info, connector
-from lightmq.cli.outcome import CommandFailed, payload_fields
+from lightmq.cli.outcome import CommandFailed, CommandMisused, payload_fields
 from lightmq.cli.times import time_ms
 from remoting.batches.unpack import Unpacker, split_position
 from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields
@@ -284,7 +284,7 @@ def tail(
     if not topic:
         check_filter(topic_filter)
     if last < 0 or count < 0 or (offset is not None and offset < 0):
-        raise CommandFailed("--last, --count and --offset must not be negative")
+        raise CommandMisused("--last, --count and --offset must not be negative")
     since_ms = time_ms(since) if since else None
     selection = MessageSelection(topic_filter, is_parent=topic)
     printer = Printer(limit=count, json_output=json_output)
@@ -393,7 +393,7 @@ def query(
     """Look up messages by topic and key."""
     begin_ms, end_ms = time_ms(begin) if begin else 0, time_ms(end) if end else TIME_MAX_MS
     if count < 1 or begin_ms > end_ms:
-        raise CommandFailed("--count must be at least 1, and --since not behind --until")
+        raise CommandMisused("--count must be at least 1, and --since not behind --until")
     fields = query_fields(topic, key, count, begin_ms=begin_ms, end_ms=end_ms, unique=unique)
     found: list[tuple[str, StoredMessage]] = []
     with brokers(target) as asked:

@@ -20,6 +20,7 @@ from remoting.protocol.bodies.pull_body import (
     encode_bounds_reply,
     encode_range_pull_reply,
 )
+from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import StoredMessage, encode_stored
@@ -150,6 +151,8 @@ class LogServer:
         """Answers to TIMERS in turn."""
         self.clients_body = b"{}"
         self.with_broker = True
+        self.denied = ""
+        """Why the name server refuses everybody; empty: it does not."""
         self.replica = ""
         """Address of a replica of its group; empty without."""
         self.with_topic = True
@@ -208,6 +211,8 @@ class LogServer:
         self._loop.close()
 
     def _cluster(self, _: Peer, command: Command) -> Command:
+        if self.denied:
+            raise Refused(ResponseCode.NO_PERMISSION, self.denied)
         import msgspec
 
         data = BrokerData(cluster="c", broker_name="broker-a", broker_addrs={0: self.address})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,10 @@ def test_no_option_undoes_what_another_one_lists(words: list[str], capsys: pytes
         (["pub"], "--topic"),
         (["pub", "-t", "a", "--bogus"], "--bogus"),
         (["pub", "-t", "a", "--qos", "x"], "--qos"),
+        (["pub", "-t", "a"], "--message"),
+        (["pub", "-t", "a", "-m", "x", "-q", "3"], "--qos must be"),
+        (["pub", "-t", "a/#", "-m", "x"], "cannot be published to"),
+        (["topics", "--server", "localhost"], "host:port"),
         (["topics", "creat", "x"], "did you mean: lightmq topics create"),
         (["topics", "a", "b"], "unexpected argument b"),
         (["cluster", "statsu"], "status"),
@@ -76,3 +81,18 @@ def test_help_and_version_are_cheap() -> None:
         seconds, _, heavy = done.stderr.partition(" ")
         assert heavy == "[]"
         assert float(seconds) < 1.0  # the promise is 0.3 s; a test on a shared machine leaves room
+
+
+@pytest.mark.parametrize("words", [["groups"], ["lag", "g"], ["tail", "plant/#"], ["topics"]], ids=" ".join)
+def test_a_command_without_its_key_is_told_where_to_name_it(
+    log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """The commonest refusal of a secured installation is a sentence that says what to do."""
+    log_server.denied = "anonymous may not locate ''"
+    assert run([*words, "--server", log_server.address]) == 1
+    said = capsys.readouterr().err
+    assert "the server asks for an access key (anonymous may not locate): name its file with --access-key-file" in said
+    assert "$LIGHTMQ_KEY" in said
+    log_server.denied = "etl may not locate 'x'"
+    assert run([*words, "--server", log_server.address]) == 1
+    assert "not permitted: etl may not locate 'x'" in capsys.readouterr().err

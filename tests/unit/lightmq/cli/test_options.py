@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
-from lightmq.cli.outcome import CommandFailed
-from runtime.config import ConfigError, Flag
+from lightmq.cli.outcome import CommandFailed, CommandMisused
+from runtime.config import Flag
 
 
 def test_options_become_configuration(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_options_become_configuration(tmp_path: Path) -> None:
 
 
 def test_a_set_without_a_value_is_explained() -> None:
-    with pytest.raises(ConfigError, match="KEY=VALUE"):
+    with pytest.raises(CommandMisused, match="KEY=VALUE"):
         configuration(ConfigOptions(values=["broker.port"]))
 
 

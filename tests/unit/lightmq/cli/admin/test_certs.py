@@ -17,7 +17,7 @@ def test_an_authority_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["certs", str(tmp_path), "--name", "a", "--days", "0"]) == 1
+    assert run(["certs", str(tmp_path), "--name", "a", "--days", "0"]) == 2
     assert "--days must be 1 to 3650, not 0" in capsys.readouterr().err
     assert run(["certs", str(tmp_path), "--name", "a b"]) == 1
     assert "'a b' is neither a host name nor an address" in capsys.readouterr().err

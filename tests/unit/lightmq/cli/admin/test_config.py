@@ -35,7 +35,7 @@ def test_explain_a_key_and_a_section(capsys: pytest.CaptureFixture[str]) -> None
     assert "LIGHTMQ_UP__REMOTING_PORT" in said
     assert run(["config", "explain", "broker.store"]) == 0
     assert "broker.store.flush\n" in capsys.readouterr().out
-    assert run(["config", "explain", "broker.stor"]) == 1
+    assert run(["config", "explain", "broker.stor"]) == 2
     assert "unknown key broker.stor" in capsys.readouterr().err
     assert run(["config", "explain", "up", "--json"]) == 0
     found = {one["key"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}

@@ -87,18 +87,20 @@ def test_a_change_of_its_time(log_server: Any, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "status", "reason"),
     [
-        (["--recall"], "name the message"),
-        (["--delay", "5"], "name the message"),
-        ([HANDLE, "--recall", "--delay", "5"], "exclude each other"),
-        ([HANDLE, "--delay", "-3"], "not between 0 and"),
-        (["nonsense!"], "recall handle is invalid"),
-        ([encode_handle(RecallHandle("t", "elsewhere", 5))], "no broker 'elsewhere'"),
+        (["--recall"], 2, "name the message"),
+        (["--delay", "5"], 2, "name the message"),
+        ([HANDLE, "--recall", "--delay", "5"], 2, "exclude each other"),
+        ([HANDLE, "--delay", "-3"], 2, "not between 0 and"),
+        (["nonsense!"], 2, "recall handle is invalid"),
+        ([encode_handle(RecallHandle("t", "elsewhere", 5))], 1, "no broker 'elsewhere'"),
     ],
 )
-def test_invalid_arguments(log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
-    assert run(["timers", *words, "--server", log_server.address]) == 1
+def test_invalid_arguments(
+    log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], status: int, reason: str
+) -> None:
+    assert run(["timers", *words, "--server", log_server.address]) == status
     assert reason in capsys.readouterr().err
 
 

@@ -55,20 +55,20 @@ def test_a_lost_connection_is_reported(mqtt_server: Any, capsys: pytest.CaptureF
 
 
 def test_message_or_input_but_not_both(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pub", "-t", "a"]) == 1
-    assert run(["pub", "-t", "a", "-m", "x", "--stdin"]) == 1
+    assert run(["pub", "-t", "a"]) == 2
+    assert run(["pub", "-t", "a", "-m", "x", "--stdin"]) == 2
     assert "either --message TEXT or --stdin" in capsys.readouterr().err
 
 
 def test_a_count_below_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pub", "-t", "a", "-m", "x", "--count", "0"]) == 1
+    assert run(["pub", "-t", "a", "-m", "x", "--count", "0"]) == 2
     assert "--count must be at least 1, not 0" in capsys.readouterr().err
 
 
 def test_properties_need_version_5(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pub", "-t", "a", "-m", "x", "--property", "k=v"]) == 1
+    assert run(["pub", "-t", "a", "-m", "x", "--property", "k=v"]) == 2
     assert "add -V 5" in capsys.readouterr().err
-    assert run(["pub", "-t", "a", "-m", "x", "-V", "4"]) == 1
+    assert run(["pub", "-t", "a", "-m", "x", "-V", "4"]) == 2
     assert "-V must be 3.1.1 or 5, not 4" in capsys.readouterr().err
 
 

@@ -46,8 +46,8 @@ def test_from_an_offset_and_following(log_server: Any, capfdbinary: Any) -> None
 
 
 def test_invalid_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tail", "a/#/b"]) == 1
-    assert run(["tail", "a", "--last", "-1"]) == 1
+    assert run(["tail", "a/#/b"]) == 2
+    assert run(["tail", "a", "--last", "-1"]) == 2
     assert "must not be negative" in capsys.readouterr().err
 
 
@@ -96,7 +96,7 @@ def test_nothing_found_and_invalid_answers_end_with_a_status(
         "",
         "lightmq: topic orders has no message with the key none in that time\n",
     )
-    assert run([*arguments, "-n", "0"]) == 1
+    assert run([*arguments, "-n", "0"]) == 2
     assert "--count" in capsys.readouterr().err
 
 
