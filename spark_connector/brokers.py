@@ -11,7 +11,7 @@ none answers, the error names each address.
     find_groups ──▶ GroupMaster per group ──▶ lend, ask, ask_all
                          │ refused, lost or silent ──▶ failed ──▶ the next attempt follows the steps of its MasterLink
 
-Groups. A group without a master is away (`BrokerGroups.absent`), which is never the same as not there: who needs it
+Groups. A group without a master is away (`KnownGroups.absent`), which is never the same as not there: who needs it
 waits for it, and fails by its name. Which groups a topic is in, the name servers say, for those that are away too.
 
 Outages. A broker that restarts, or a group that elects a new master, is back within seconds; the query's work waits,
@@ -358,7 +358,7 @@ class GroupMaster:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerGroups:
+class KnownGroups:
     """The broker groups that the name servers know."""
 
     masters: dict[str, GroupMaster]
@@ -388,11 +388,11 @@ def absence(groups: Sequence[str], why: str) -> GroupAbsent:
     return GroupAbsent(f"{which} no master at the moment, and {why}; see: lightmq cluster status{NAME_SERVER}")
 
 
-def find_groups(options: ConnectionOptions) -> BrokerGroups:
+def find_groups(options: ConnectionOptions) -> KnownGroups:
     """All broker groups; raises BrokerUnreachable, GroupAbsent when none of them has a master."""
     info = broker_groups(options)
     masters = masters_at({group: (group, address) for group, address in _masters(info).items()}, options)
-    return BrokerGroups(masters, tuple(info.absent()), frozenset(info.topics_unknown))
+    return KnownGroups(masters, tuple(info.absent()), frozenset(info.topics_unknown))
 
 
 def find_masters(options: ConnectionOptions) -> dict[str, GroupMaster]:

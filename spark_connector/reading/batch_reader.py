@@ -231,7 +231,7 @@ class RocketMQBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Decide the range of every queue and cut the whole into tasks."""
         options, watch = self._options, BoundsWatch(self._options, self._selection)
-        patiently(watch.look, options, GroupAbsent)
+        patiently(watch.find_groups, options, GroupAbsent)
         bounds = patiently(watch.complete, options)
         check_present(self._selection, bounds)
         check_partitions(self._options, bounds)

@@ -30,7 +30,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from spark_connector.brokers import Address, BrokerGroups, GroupMaster, MasterAddress, absence, find_groups
+from spark_connector.brokers import Address, GroupMaster, KnownGroups, MasterAddress, absence, find_groups
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
@@ -82,7 +82,7 @@ class BoundsWatch:
                 found = {**found, **answered} if found else answered
         return found
 
-    def look(self) -> None:
+    def find_groups(self) -> None:
         """Ask the name servers for the groups. Raises BrokerUnreachable, GroupAbsent when none has a master."""
         self._groups = {}
         self._find()
@@ -151,7 +151,7 @@ class BoundsWatch:
                 self._take(find_groups(self._options))
         return list(self._groups.values())
 
-    def _take(self, found: BrokerGroups) -> None:
+    def _take(self, found: KnownGroups) -> None:
         """Add groups that are new; whether one that is known is still there, its own answers tell."""
         joined = {name: master for name, master in found.masters.items() if name not in self._groups}
         self._groups = dict(sorted({**joined, **self._groups}.items()))

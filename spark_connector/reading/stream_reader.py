@@ -277,7 +277,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
         if self._initial is None:
             watch, selection = self._connected(), self._selection
-            patiently(watch.look, self._options, GroupAbsent)
+            patiently(watch.find_groups, self._options, GroupAbsent)
             self._bounds = patiently(watch.complete, self._options)
             check_present(selection, self._bounds)
             check_partitions(self._options, self._bounds)

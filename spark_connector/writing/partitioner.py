@@ -29,7 +29,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import QUEUE_INDEX_ANY
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers import BrokerGroups, GroupMaster, absence, find_groups, patiently, topic_queues
+from spark_connector.brokers import GroupMaster, KnownGroups, absence, find_groups, patiently, topic_queues
 from spark_connector.errors import OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.columns import NOT_FOR_MQTT
@@ -48,7 +48,7 @@ class Partitioner:
 
     def __init__(
         self,
-        brokers: BrokerGroups,
+        brokers: KnownGroups,
         home: str,
         turn: int,
         options: WriteOptions,

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from remoting.protocol.bodies.sink_body import BatchDigest, StageHandle
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers import BrokerGroups, find_groups, find_masters
+from spark_connector.brokers import KnownGroups, find_groups, find_masters
 from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.worker import Clock, begin_task, wall_ms
@@ -283,7 +283,7 @@ def write_task(
             rows.pass_over()
             left.digest = rows.digest
         return left
-    groups = BrokerGroups(dict(home.brokers))
+    groups = KnownGroups(dict(home.brokers))
     partitioner = Partitioner(groups, home.group, attempt.attempt, options, queue_column=columns.queue_column)
     left.counts = rows.send(partitioner, attempt)
     left.digest = rows.digest

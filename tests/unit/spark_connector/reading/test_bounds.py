@@ -12,7 +12,7 @@ from remoting.protocol.bodies.pull_body import decode_bounds_reply, encode_bound
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from spark_connector import brokers
-from spark_connector.brokers import BrokerGroups, masters_at
+from spark_connector.brokers import KnownGroups, masters_at
 from spark_connector.errors import BrokerUnreachable, GroupAbsent
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.reading import bounds as bounds_module
@@ -104,10 +104,10 @@ def test_the_same_answer_is_not_read_again(broker: ToyBroker, read_options: Opti
     assert all(one is other for one, other in zip(first, second, strict=True)), "the keys are the same objects"
 
 
-def known_groups(masters: dict[str, ToyBroker], options: ReadOptions, *absent: str) -> BrokerGroups:
+def known_groups(masters: dict[str, ToyBroker], options: ReadOptions, *absent: str) -> KnownGroups:
     """What the name servers know."""
     addresses = {name: (name, broker.address) for name, broker in masters.items()}
-    return BrokerGroups(masters_at(addresses, options), absent)
+    return KnownGroups(masters_at(addresses, options), absent)
 
 
 @pytest.mark.parametrize("at", ["b", "c"])
@@ -167,7 +167,7 @@ def test_a_group_that_joins_is_read(broker: ToyBroker, read_options: Options, mo
     watch.wait(0)
     assert other.requests != []
 
-    def silent(_: object) -> BrokerGroups:
+    def silent(_: object) -> KnownGroups:
         raise BrokerUnreachable("nobody")
 
     monkeypatch.setattr(bounds_module, "find_groups", silent)

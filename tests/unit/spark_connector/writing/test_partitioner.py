@@ -14,7 +14,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.names import queue_of
 from spark_connector import brokers as brokers_module
-from spark_connector.brokers import Address, BrokerGroups, GroupMaster
+from spark_connector.brokers import Address, GroupMaster, KnownGroups
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner
@@ -62,9 +62,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     return questions
 
 
-def groups_of(addresses: Mapping[str, Address], options: WriteOptions, **more: object) -> BrokerGroups:
+def groups_of(addresses: Mapping[str, Address], options: WriteOptions, **more: object) -> KnownGroups:
     """The groups that have masters at these addresses."""
-    return BrokerGroups(named_masters(addresses, options), **more)  # type: ignore[arg-type]
+    return KnownGroups(named_masters(addresses, options), **more)  # type: ignore[arg-type]
 
 
 def split(turn: int, options: WriteOptions, *, brokers=BROKERS, home: str = "a", **columns: list[str | None]):  # type: ignore[no-untyped-def]

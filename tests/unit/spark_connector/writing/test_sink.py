@@ -9,7 +9,7 @@ import pytest
 
 from remoting.protocol.bodies.sink_body import BatchDigest, Planned, StageHandle
 from remoting.protocol.records import image
-from spark_connector.brokers import BrokerGroups, GroupMaster, find_groups
+from spark_connector.brokers import GroupMaster, KnownGroups, find_groups
 from spark_connector.errors import BrokerUnreachable, GroupAbsent, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sink
@@ -97,7 +97,7 @@ def test_the_home_of_a_sink_is_not_looked_for_while_a_group_is_away(
 ) -> None:
     """That one may have decided the batch; the others would write its rows again."""
     masters = find_groups(write_options()).masters
-    monkeypatch.setattr(sink, "find_groups", lambda _options: BrokerGroups({"b": masters["b"]}, ("a",)))
+    monkeypatch.setattr(sink, "find_groups", lambda _options: KnownGroups({"b": masters["b"]}, ("a",)))
     says = "broker group 'a' has no master at the moment, and the last batch of sink 's' may be there"
     with pytest.raises(GroupAbsent, match=says):
         sink.sink_home("s", write_options())

@@ -17,7 +17,7 @@ from remoting.protocol.bodies.controller_body import QueueData
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import image_views
-from spark_connector.brokers import BrokerGroups, masters_at
+from spark_connector.brokers import KnownGroups, masters_at
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner, sink, writer
@@ -136,7 +136,7 @@ def test_a_commit_finds_the_new_master(
     gone = ToyBroker()
     gone.close()
     places = [{"": ("", each.address)} for each in (gone, broker)]
-    monkeypatch.setattr(sink, "find_groups", lambda options: BrokerGroups(masters_at(places.pop(0), options)))
+    monkeypatch.setattr(sink, "find_groups", lambda options: KnownGroups(masters_at(places.pop(0), options)))
     stream.commit([left], 4)
     assert visible(broker) == 3
 
