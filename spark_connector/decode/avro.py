@@ -273,6 +273,25 @@ SINGLE_OBJECT = b"\xc3\x01"
 """First bytes of Avro's single-object encoding; 8 bytes of fingerprint follow."""
 
 
+class _MoreBytes(Exception):
+    """Bytes follow the record."""
+
+
+WHY: tuple[tuple[type[Exception], str], ...] = (
+    (_MoreBytes, "bytes follow the record"),
+    (EOFError, "the body ends inside of it"),
+    (UnicodeDecodeError, "a text is not UTF-8"),
+    (IndexError, "the body ends inside of a number, or names a branch or symbol that the schema does not have"),
+    (OverflowError, "a length or a number is too large"),
+    (MemoryError, "a length or a number is too large"),
+)
+"""What fastavro raises → a reason: few and fixed texts, by which rows can be grouped."""
+
+
+def _why(failure: Exception) -> str:
+    return next((text for kind, text in WHY if isinstance(failure, kind)), "its bytes cannot be read")
+
+
 class AvroDecoder:
     """Reads bodies with one schema."""
 
@@ -293,7 +312,7 @@ class AvroDecoder:
             bodies,
             self._schema,
             self._read,
-            lambda failure: f"not a record of this schema: {failure or type(failure).__name__}",
+            lambda failure: f"not a record of this schema: {_why(failure)}",
         )
 
     def _read(self, body: bytes) -> list[Any]:
@@ -302,6 +321,6 @@ class AvroDecoder:
             stream.seek(len(self._mark))
         found = self._fastavro.schemaless_reader(stream, self._reading)
         if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes follow the record")
+            raise _MoreBytes
         made: dict[str, Any] = found if self._convert is None else self._convert(found)
         return [made[name] for name in self._names]

@@ -14,10 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.errors import CorruptBody, OptionError
+from spark_connector.options.option_table import option_name
 from spark_connector.options.read_write import FAILFAST, ReadOptions
 from spark_connector.options.schema import ALIASES, COLUMN_TYPES, column_type, nearest
 from spark_connector.queues import QueueKey
@@ -140,7 +149,10 @@ def _plan_json(options: ReadOptions, given: StructType | None, sample: Sample) -
             "timestamp`), 'inferSchema' = true, or .schema(...) with them"
         )
     _check_json_maps(fields)
-    return fields, None
+    idle = [name for name in ("timestamp_unit", "timestamp_format") if getattr(options, name) is not None]
+    if idle and not any(isinstance(part, TimestampType | TimestampNTZType) for part in _parts(fields)):
+        raise OptionError(f"option {option_name(idle[0])!r} does nothing: no field of the schema is a timestamp")
+    return fields, (options.timestamp_unit, options.timestamp_format)
 
 
 def _fields_given(options: ReadOptions, given: StructType) -> StructType:
@@ -309,7 +321,7 @@ def open_decoder(
     if decoding.kind == "json":
         from spark_connector.decode.json.bodies import JsonDecoder
 
-        return JsonDecoder(schema)
+        return JsonDecoder(schema, *decoding.detail)
     if decoding.kind == "avro":
         from spark_connector.decode.avro import AvroDecoder
 

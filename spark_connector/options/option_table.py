@@ -19,13 +19,14 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remoting.filtering import expressions
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records import topics
-from remoting.protocol.records.names import valid_rocketmq_topic
+from remoting.protocol.records.names import GROUP_CHARS_MAX, is_system_topic, valid_group, valid_rocketmq_topic
 from remoting.transport.signature import Signer
 from spark_connector.errors import OptionError
 from spark_connector.options.schema import nearest
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from remoting.client.tls import ClientTls
 
 
+PARTITIONS_MAX = 100_000
+"""Tasks that one batch may be cut into; Spark's driver keeps something of each."""
+SINK_NAME_BYTES_MAX = 255
+SYSTEM_GROUPS = "CID_RMQ_SYS_"
 EARLIEST, LATEST = -2, -1
 """The two symbolic offsets, as numbers inside JSON offsets."""
 
@@ -130,6 +135,8 @@ def duration_ms(text: str) -> int:
 
 def pattern(text: str) -> re.Pattern[str]:
     """Parse a regular expression."""
+    if not text:
+        raise ValueError("a regular expression is needed; '.*' matches every topic")
     try:
         return re.compile(text)
     except re.error as failure:
@@ -163,6 +170,113 @@ def names(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("at least one name is needed")
     return found
+
+
+def group_name(text: str) -> str:
+    """Parse the name of a consumer group, as RocketMQ's brokers check it."""
+    if not valid_group(text):
+        raise ValueError(f"1 to {GROUP_CHARS_MAX} letters, digits and the signs % | - _ are needed")
+    if text.startswith(SYSTEM_GROUPS):
+        raise ValueError(f"groups whose names begin with {SYSTEM_GROUPS} are the server's own")
+    return text
+
+
+def sink_name(text: str) -> str:
+    """Parse the name under which a broker remembers a sink."""
+    if not text or "\0" in text or len(text.encode()) > SINK_NAME_BYTES_MAX:
+        raise ValueError(f"1 to {SINK_NAME_BYTES_MAX} bytes are needed, none of them zero")
+    return text
+
+
+def column_name(text: str) -> str:
+    """Parse the name of a column that can be asked for without quotes around it."""
+    if not text.strip() or any(sign in text for sign in ".`"):
+        raise ValueError("the name of a column is needed, without dots and backquotes")
+    return text
+
+
+def one_line(text: str) -> str:
+    """Parse a text without control characters."""
+    if not text or not text.isprintable():
+        raise ValueError("a text of one line, without control characters, is needed")
+    return text
+
+
+def partition_count(text: str) -> int:
+    """Parse how many tasks a batch is cut into."""
+    number = positive(text)
+    if number > PARTITIONS_MAX:
+        raise ValueError(f"at most {PARTITIONS_MAX} tasks are made of one batch")
+    return number
+
+
+def local_path(text: str) -> str:
+    """Parse the path of a local file, also as a URL `file:`; those of other file systems are refused."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() == "file":
+        text = "/" + rest.lstrip("/") if rest.startswith("/") else rest
+    elif colon and rest.startswith("/") and len(scheme) > 1 and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        raise ValueError(
+            f"it is read and written by Python, which does not know the file systems of Hadoop ({scheme}): give the "
+            "path of a file on a disk, for example on a mounted volume, which outlives the driver"
+        )
+    if not text.strip():
+        raise ValueError("the path of a file is needed")
+    return text
+
+
+def local_file(text: str) -> Path:
+    """As `local_path`."""
+    return Path(local_path(text))
+
+
+def schema_or_path(text: str) -> str:
+    """Parse a schema, or the path of a local file with one."""
+    return text if text.lstrip().startswith(("{", "[", '"')) else local_path(text)
+
+
+UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+"""Unit of time → how many of it a second has."""
+LETTERS = {
+    "yyyy": r"(?P<year>\d{4})", "MM": r"(?P<month>\d\d)", "dd": r"(?P<day>\d\d)", "HH": r"(?P<hour>\d\d)",
+    "mm": r"(?P<minute>\d\d)", "ss": r"(?P<second>\d\d)", "S": r"(?P<fraction>\d{1,9})",
+    "X": r"(?P<zone>Z|[+-]\d\d(?::?\d\d)?)", "M": r"(?P<month>\d\d?)", "d": r"(?P<day>\d\d?)",
+    "H": r"(?P<hour>\d\d?)", "m": r"(?P<minute>\d\d?)", "s": r"(?P<second>\d\d?)",
+}  # fmt: skip
+"""Letters of a form of time, as Spark has them → what they stand for; a run of S or X is one S or X."""
+_RUN = re.compile(r"'([^']*)'|([A-Za-z])\2*|[^A-Za-z']")
+
+
+@lru_cache(maxsize=64)
+def moment_form(text: str) -> re.Pattern[str]:
+    """Return what matches a form of time such as `yyyy-MM-dd HH:mm:ss.SSS`; raises ValueError for another letter."""
+    made, at = "", 0
+    while at < len(text):
+        found = _RUN.match(text, at)
+        if found is None:
+            raise ValueError("a quote in it has no end")
+        at = found.end()
+        run = found[0]
+        letters = run[0] if run[0] in "SX" else run
+        if found[1] is not None:
+            made += re.escape(found[1] or "'")
+        elif found[2] is None:
+            made += re.escape(run)
+        elif letters not in LETTERS:
+            raise ValueError(f"{run!r} is none of {', '.join(LETTERS)}; put text between quotes, as in yyyy'T'HH")
+        else:
+            made += LETTERS[letters]
+    try:
+        return re.compile(made, re.ASCII)
+    except re.error:
+        raise ValueError("a part of the time is in it twice") from None
+
+
+def moment_text(text: str) -> str:
+    """Parse a form of time."""
+    if "(?P<year>" not in moment_form(text).pattern:
+        raise ValueError("a form with a year is needed, such as yyyy-MM-dd HH:mm:ss")
+    return text
 
 
 def addresses(text: str) -> tuple[tuple[str, int], ...]:
@@ -226,9 +340,13 @@ def assignment(text: str) -> frozenset[QueueName]:
 def tag_expression(text: str) -> tuple[str, ...]:
     """Parse RocketMQ's tag expression; empty for every message."""
     try:
-        return expressions.parse_tags(text) or ()
+        found = expressions.parse_tags(text) or ()
     except LocalMisuse as failure:
         raise ValueError(str(failure)) from None
+    for tag in found:
+        if "|" in tag:
+            raise ValueError(f"{tag!r} is one tag with a bar in it, which no message has: tags are divided by ' || '")
+    return found
 
 
 def sql_expression(text: str) -> str:
@@ -292,6 +410,16 @@ def check_topic(topic: str, other_option: str, option: str = "topic") -> None:
         raise OptionError(f"option {option!r}: {topic!r} is not a RocketMQ topic{hint}")
 
 
+def check_written_topic(topic: str) -> str:
+    """What keeps rows from being written to a RocketMQ topic; empty when nothing does."""
+    if topic.startswith("%") or not valid_rocketmq_topic(topic):
+        hint = "; an MQTT topic goes into the column or option 'mqttTopic'" if "/" in topic else ""
+        return f"{topic!r} is not a RocketMQ topic{hint}"
+    if is_system_topic(topic.encode()):
+        return f"{topic!r} is a topic of RocketMQ's own, rows cannot be written to it"
+    return ""
+
+
 def option(
     parse: Callable[[str], Any], default: Any, text: str, *, aliases: tuple[str, ...] = (), secret: bool = False
 ) -> Any:
@@ -335,16 +463,16 @@ class ConnectionOptions:
         "Connect with TLS, to the name server and to every broker; their certificates and names are checked.",
     )
     tls_ca_file: Path | None = option(  # noqa: RUF009 - declares a field
-        Path,
+        local_file,
         None,
         "Authorities that sign the brokers' certificates, PEM; by default those of the system. This file and the other "
         "two must be there, under the same path, on the driver and on every executor.",
     )
     tls_certificate_file: Path | None = option(  # noqa: RUF009 - declares a field
-        Path, None, "Certificate to show to brokers that ask for one (`broker.tls.client_ca`), PEM."
+        local_file, None, "Certificate to show to brokers that ask for one (`broker.tls.client_ca`), PEM."
     )
     tls_key_file: Path | None = option(  # noqa: RUF009 - declares a field
-        Path, None, "Key of that certificate, PEM without a passphrase; by default it is in the same file."
+        local_file, None, "Key of that certificate, PEM without a passphrase; by default it is in the same file."
     )
     tls_server_name: str = option(
         str, "", "Name that the certificates must have; by default the host that is connected to."

@@ -12,7 +12,7 @@ Invariant: combinations that cannot work are refused before any broker is asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ def check_decoding(options: ReadOptions) -> None:
             ("decode_column", None),
             ("infer_schema", False),
             ("schema_location", None),
+            ("timestamp_unit", None),
+            ("timestamp_format", None),
         )
         if getattr(options, name) != default
     ]
@@ -48,6 +50,8 @@ def check_decoding(options: ReadOptions) -> None:
         ("message_type", ("protobuf",)),
         ("infer_schema", ("json",)),
         ("schema_location", ("json",)),
+        ("timestamp_unit", ("json",)),
+        ("timestamp_format", ("json",)),
         ("decode_schema", ("json", "avro", "protobuf")),
     ):
         if name in given and kind not in kinds:
@@ -88,7 +92,7 @@ class ReadOptions(ConnectionOptions):
         "[howto/decode.md](howto/decode.md).",
     )
     decode_schema: str | None = option(
-        str,
+        option_table.schema_or_path,
         None,
         "What the fields are. `json`: Spark SQL columns (`celsius double, at timestamp`). `avro`: the schema's JSON, "
         "or the path of a file with it. `protobuf`: the path of a descriptor set (`protoc --include_imports "
@@ -98,7 +102,7 @@ class ReadOptions(ConnectionOptions):
         str, None, "With `protobuf`: full name of the message that a body is (`plant.v1.Reading`)."
     )
     decode_column: str | None = option(
-        str,
+        option_table.column_name,
         None,
         "Put all fields into one struct column of this name instead of a column each; needed where a field has the "
         "name of a message column.",
@@ -109,6 +113,19 @@ class ReadOptions(ConnectionOptions):
         "`permissive`: a body that does not fit keeps its row, with nulls and the reason in `_corrupt`. `failfast`: it "
         "fails the query, naming queue and offset.",
         aliases=("mode",),
+    )
+    timestamp_unit: str | None = option(
+        option_table.one_of(*option_table.UNITS),
+        None,
+        "With `json`: what a number in a timestamp column counts since 1970: `s`, `ms`, `us` or `ns`. Default: "
+        "seconds, as Spark's `from_json` has it.",
+    )
+    timestamp_format: str | None = option(
+        option_table.moment_text,
+        None,
+        "With `json`: the form of texts in timestamp columns, in the letters yyyy, MM, dd, HH, mm, ss, S (fraction of "
+        "a second), X (zone), with other letters between quotes: `dd.MM.yyyy HH:mm:ss`. Without a zone it is UTC. "
+        "Default: ISO 8601.",
     )
     infer_schema: bool = option(
         option_table.flag,
@@ -121,10 +138,11 @@ class ReadOptions(ConnectionOptions):
         option_table.positive, 1_000, "How many of the newest messages `inferSchema` looks at."
     )
     schema_location: str | None = option(
-        str,
+        option_table.local_path,
         None,
-        "File on the driver where `inferSchema` keeps what it found: written once, read by every later start, so that "
-        "a query always has the same columns. Delete it to infer them again.",
+        "File on a disk of the driver where `inferSchema` keeps what it found: written once, read by every later "
+        "start, so that a query always has the same columns. Delete it to infer them again. Its folder must be there; "
+        "URLs of Hadoop's file systems are refused.",
     )
     topic: tuple[str, ...] = option(
         option_table.names,
@@ -226,7 +244,7 @@ class ReadOptions(ConnectionOptions):
         "At most about this many stored bytes per micro-batch, judged by the mean size of a sample of what waits.",
     )
     min_partitions: int | None = option(
-        option_table.positive,
+        option_table.partition_count,
         None,
         "Cut a batch into at least this many tasks (if it has as many rows). By default one task per 20,000 rows, at "
         "most as many as the driver has cores; on a cluster set it to the cluster's cores.",
@@ -265,7 +283,7 @@ class ReadOptions(ConnectionOptions):
         "Columns to decode, separated by commas; default all. The others cost nothing. `.schema(...)` does the same.",
     )
     consumer_group: str | None = option(
-        str,
+        option_table.group_name,
         None,
         "Report progress to the broker under this group, so that its lag shows in every RocketMQ tool. One batch "
         "behind; the checkpoint alone decides where a query resumes.",
@@ -305,7 +323,7 @@ class WriteOptions(ConnectionOptions):
         "`at-least-once` sends straight away (lowest latency, a retried task repeats rows).",
     )
     sink_id: str | None = option(
-        str,
+        option_table.sink_name,
         None,
         "Name under which the broker remembers the last committed batch of a stream; default the query's id, which the "
         "checkpoint keeps. One name belongs to one checkpoint: a query that starts over under it fails, because its "
@@ -319,7 +337,7 @@ class WriteOptions(ConnectionOptions):
         "committed ones, for queries that do not give the same rows when a batch is repeated.",
     )
     txn_app_id: str | None = option(
-        str,
+        option_table.sink_name,
         None,
         "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; the last committed version "
         "of this id is skipped if it has the same rows again, see `replayMismatch`. One id belongs to one query and "
@@ -351,13 +369,15 @@ class WriteOptions(ConnectionOptions):
         aliases=("delay",),
     )
     content_type: str | None = option(
-        str, None, "MQTT 5 content type of every row when there is no column `contentType`."
+        option_table.one_line, None, "MQTT 5 content type of every row when there is no column `contentType`."
     )
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Read the options of `spark.read` or `spark.readStream`; raises OptionError naming the option."""
-    parsed = ReadOptions(**_parse(ReadOptions, options))
+    given = _parse(ReadOptions, options)
+    parsed = ReadOptions(**given)
+    _check_idle(given, READ_NEEDS)
     check_source(parsed)
     _check_connection(parsed)
     return parsed
@@ -390,6 +410,31 @@ def check_source(parsed: ReadOptions) -> None:
         raise OptionError("option 'columns' names 'properties', which 'includeProperties' = false leaves out")
 
 
+READ_NEEDS = {
+    "decode_mode": ("decode",),
+    "infer_schema_rows": ("infer_schema",),
+    "starting_offsets_by_timestamp_strategy": ("starting_offsets_by_timestamp", "starting_timestamp"),
+    "max_trigger_delay_ms": ("min_offsets_per_trigger",),
+}
+WRITE_NEEDS = {"batch_rows": ("batch_codec",)}
+"""Option → those of which it needs one, to have an effect."""
+FOR_MQTT = ("qos", "retain")
+REMEMBERING = ("sink_id", "replay_mismatch")
+"""Options of writes that the broker remembers."""
+
+
+def _given_of(given: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name in given]
+
+
+def _check_idle(given: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise OptionError for an option that is given without what it belongs to."""
+    for name, others in needs.items():
+        if name in given and not any(given.get(other) for other in others):
+            wanted = " or ".join(repr(option_name(other)) for other in others)
+            raise OptionError(f"option {option_name(name)!r} does nothing without the option {wanted}")
+
+
 def _check_connection(parsed: ConnectionOptions) -> None:
     if (parsed.access_key is None) != (parsed.secret_key is None):
         raise OptionError("the options 'accessKey' and 'secretKey' belong together: set both or neither")
@@ -406,7 +451,13 @@ def _check_connection(parsed: ConnectionOptions) -> None:
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
     """Read the options of `df.write` or `df.writeStream`; raises OptionError naming the option."""
-    parsed = WriteOptions(**_parse(WriteOptions, options))
+    given = _parse(WriteOptions, options)
+    parsed = WriteOptions(**given)
+    _check_idle(given, WRITE_NEEDS)
+    if parsed.topic is not None and (idle := _given_of(given, FOR_MQTT)):
+        raise OptionError(f"option {idle[0]!r} is for MQTT topics: it does nothing with the option 'topic'")
+    if parsed.delivery == "at-least-once" and (idle := _given_of(given, REMEMBERING)):
+        raise OptionError(f"option {option_name(idle[0])!r} does nothing with the option 'delivery' = at-least-once")
     if (parsed.txn_app_id is None) != (parsed.txn_version is None):
         raise OptionError("the options 'txnAppId' and 'txnVersion' belong together: set both or neither")
     if parsed.topic is not None and parsed.mqtt_topic is not None:

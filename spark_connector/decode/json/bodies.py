@@ -27,8 +27,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
-from spark_connector.decode.decoded import Decoded, columns_of_rows
-from spark_connector.decode.json.values import converters_of, parse_object, read_fields
+from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, columns_of_rows
+from spark_connector.decode.json.values import USUAL, Moments, converters_of, parse_object, read_fields
+from spark_connector.options.option_table import UNITS
 
 
 class Sieve:
@@ -75,6 +76,7 @@ def _value(type_: pa.DataType) -> Any:
     return Any
 
 
+MICROSECONDS = 1_000_000
 PARTS = 16
 """Into how many parts a stretch that Arrow refused is divided."""
 ALONE_MAX = 16
@@ -92,13 +94,23 @@ Rows = NDArray[np.int64]
 class JsonDecoder:
     """Reads bodies as objects with the fields of a schema; other fields are ignored."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, unit: str | None = None, form: str | None = None) -> None:
+        """`unit` of numbers and `form` of texts in timestamp columns; None for the usual ones.
+
+        With a unit, Arrow's reader takes the numbers of such columns as whole ones, and texts are read one by one.
+        """
         self._schema = schema
-        self._converters = converters_of(schema)
-        self._by_arrow = all(is_read_by_arrow(one.type) for one in schema)
+        self._moments = Moments(unit or USUAL.unit, form or USUAL.format)
+        self._converters = converters_of(schema, self._moments)
+        self._counted = {
+            one.name for one in schema if unit is not None and pa.types.is_timestamp(one.type) and one.type.tz
+        }
+        read = pa.schema([pa.field(one.name, pa.int64()) if one.name in self._counted else one for one in schema])
+        is_usual = unit is None and form is None
+        self._by_arrow = all(is_read_by_arrow(one.type) and (is_usual or not holds_moment(one.type)) for one in read)
         self._holds_decimals = any(holds_decimal(one.type) for one in schema)
-        self._sieve = Sieve(schema)
-        self._options = arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        self._sieve = Sieve(read)
+        self._options = arrow_json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
 
     def decode(self, bodies: pa.Array, *_: object) -> Decoded:
         """Return the columns of some bodies (binary, without nulls)."""
@@ -160,7 +172,29 @@ class JsonDecoder:
                 table.validate(full=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        return table if table.num_rows == len(bodies) else None
+        return self._timed(table) if table.num_rows == len(bodies) else None
+
+    def _timed(self, table: pa.Table) -> pa.Table | None:
+        """The table with moments instead of the numbers that count them; None where one is too far away."""
+        for name in self._counted:
+            at = table.schema.get_field_index(name)
+            numbers = table.column(at)
+            span = pc.min_max(numbers)
+            low, high = span["min"].as_py(), span["max"].as_py()
+            if low is not None and not (self._is_near(low) and self._is_near(high)):
+                return None
+            per_s = UNITS[self._moments.unit]
+            if per_s <= MICROSECONDS:
+                made = pc.multiply(numbers, MICROSECONDS // per_s)
+            else:  # rounded down, as the slower way does
+                rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, 1_000), 1_000))
+                made = pc.subtract(pc.divide(numbers, 1_000), pc.less(rest, 0).cast(pa.int64()))
+            field = self._schema.field(name)
+            table = table.set_column(at, field, made.cast(field.type))
+        return table
+
+    def _is_near(self, number: int) -> bool:
+        return MICROSECONDS_MIN <= self._moments.of_number(number) <= MICROSECONDS_MAX
 
     def _read_one_by_one(self, bodies: pa.Array, rows: Rows, reasons: dict[int, str]) -> pa.Table:
         nothing = [None] * len(self._converters)
@@ -183,6 +217,12 @@ def is_read_by_arrow(type_: pa.DataType) -> bool:
     if pa.types.is_struct(type_):
         return all(is_read_by_arrow(one.type) for one in type_)
     return not (pa.types.is_map(type_) or pa.types.is_binary(type_) or pa.types.is_date(type_))
+
+
+def holds_moment(type_: pa.DataType) -> bool:
+    """Whether there is a timestamp anywhere in a type."""
+    inner = [type_.field(index).type for index in range(type_.num_fields)]
+    return pa.types.is_timestamp(type_) or any(holds_moment(one) for one in inner)
 
 
 def holds_decimal(type_: pa.DataType) -> bool:

@@ -2,8 +2,8 @@
 
 Values: for bodies and types that Arrow's reader does not take. The rules are those of Spark's `from_json`: a string
 column takes any value as its JSON text, numbers are not read from strings except `NaN` and the infinities, a number in
-a timestamp column is seconds. Where Spark rounds a decimal this is a mismatch. Invariant: whatever the fast way accepts
-is accepted here with the same value. Pure.
+a timestamp column is seconds, or what `timestampUnit` says. Where Spark rounds a decimal this is a mismatch. Invariant:
+whatever the fast way accepts is accepted here with the same value. Pure.
 
 Inference: from a bounded sample of the newest messages, when a query is planned. Types are widened as Spark widens
 them: whole numbers and fractions to double, anything else that disagrees to string (which takes every JSON value as
@@ -22,6 +22,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from functools import lru_cache
@@ -33,8 +34,11 @@ from pyspark.sql import types
 
 from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN
 from spark_connector.errors import Mismatch, OptionError, shorten
+from spark_connector.options.option_table import UNITS, moment_form
 from spark_connector.options.read_write import ReadOptions
 
+PARTS_OF_MOMENT = (("year", 1970), ("month", 1), ("day", 1), ("hour", 0), ("minute", 0), ("second", 0))
+"""Parts of a form, and what they are where it has none of them."""
 NAMED_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MOMENT = re.compile(
@@ -49,6 +53,31 @@ EXPONENT_MAX = 400
 """Numbers with a larger exponent fit no type; made into digits they would fill the memory."""
 
 Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """How moments are written: the unit of numbers (a key of UNITS), and the form of texts; "" is ISO 8601."""
+
+    unit: str = "s"
+    format: str = ""
+
+    def of_number(self, value: int | Decimal) -> int:
+        """Microseconds since 1970; fractions are cut off, as Spark cuts those of seconds, nanoseconds rounded down."""
+        return int(value * 1_000_000 / UNITS[self.unit]) if isinstance(value, Decimal) else self._of_whole(value)
+
+    def parse(self, text: str) -> int | None:
+        """Microseconds since 1970 of a text; None if it is none."""
+        return parse_as(self.format, text) if self.format else parse_moment(text)
+
+    def _of_whole(self, value: int) -> int:
+        per_s = UNITS[self.unit]
+        if per_s <= 1_000_000:
+            return value * (1_000_000 // per_s)
+        return value // (per_s // 1_000_000)
+
+
+USUAL = Moments()
 
 
 def parse_object(body: bytes) -> tuple[dict[str, Any] | None, str]:
@@ -90,17 +119,17 @@ def read_fields(found: Mapping[str, Any], converters: Mapping[str, Convert]) -> 
     return values, reason
 
 
-def converters_of(schema: pa.Schema) -> dict[str, Convert]:
+def converters_of(schema: pa.Schema, moments: Moments = USUAL) -> dict[str, Convert]:
     """Return what reads each field of a schema."""
-    return {field.name: converter(field.type) for field in schema}
+    return {field.name: converter(field.type, moments) for field in schema}
 
 
 @lru_cache(maxsize=1024)
-def converter(type_: pa.DataType) -> Convert:
+def converter(type_: pa.DataType, moments: Moments = USUAL) -> Convert:
     """Return what reads a value of one Arrow type; it raises Mismatch."""
     for test, make in _MAKERS:
         if test(type_):
-            return make(type_)
+            return make(type_, moments)
     raise AssertionError(f"no reader for {type_}")
 
 
@@ -117,7 +146,7 @@ def name_of(value: Any) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
-def _text(_: pa.DataType) -> Convert:
+def _text(_: pa.DataType, __: Moments) -> Convert:
     def convert(value: Any) -> str:
         text = value if isinstance(value, str) else json.dumps(value, default=float, separators=(",", ":"))
         if not text.isascii():
@@ -130,7 +159,7 @@ def _text(_: pa.DataType) -> Convert:
     return convert
 
 
-def _integer(type_: pa.DataType) -> Convert:
+def _integer(type_: pa.DataType, __: Moments) -> Convert:
     bound = 1 << (type_.bit_width - 1)
 
     def convert(value: Any) -> int:
@@ -141,7 +170,7 @@ def _integer(type_: pa.DataType) -> Convert:
     return convert
 
 
-def _floating(_: pa.DataType) -> Convert:
+def _floating(_: pa.DataType, __: Moments) -> Convert:
     def convert(value: Any) -> float:
         if isinstance(value, str) and value in NAMED_NUMBERS:
             return NAMED_NUMBERS[value]
@@ -158,7 +187,7 @@ def _floating(_: pa.DataType) -> Convert:
     return convert
 
 
-def _boolean(_: pa.DataType) -> Convert:
+def _boolean(_: pa.DataType, __: Moments) -> Convert:
     def convert(value: Any) -> bool:
         if not isinstance(value, bool):
             raise Mismatch("true or false", name_of(value))
@@ -167,7 +196,7 @@ def _boolean(_: pa.DataType) -> Convert:
     return convert
 
 
-def _decimal(type_: pa.DataType) -> Convert:
+def _decimal(type_: pa.DataType, __: Moments) -> Convert:
     wanted = f"decimal({type_.precision},{type_.scale})"
     unit = Decimal(1).scaleb(-type_.scale)
 
@@ -194,14 +223,14 @@ def fits(number: Decimal, precision: int, scale: int) -> bool:
     return -(exponent + zeros) <= scale and number.adjusted() < precision - scale
 
 
-def _moment(type_: pa.DataType) -> Convert:
+def _moment(type_: pa.DataType, moments: Moments) -> Convert:
     wanted = "a timestamp" if type_.tz else "a timestamp without a zone"
 
     def convert(value: Any) -> int:
         if isinstance(value, str):
-            found = parse_moment(value)
+            found = moments.parse(value)
         elif type_.tz and isinstance(value, int | Decimal) and not isinstance(value, bool):
-            found = int(value * 1_000_000)
+            found = moments.of_number(value)
         else:
             found = None
         if found is None or not MICROSECONDS_MIN <= found <= MICROSECONDS_MAX:
@@ -209,6 +238,24 @@ def _moment(type_: pa.DataType) -> Convert:
         return found
 
     return convert
+
+
+def parse_as(form: str, text: str) -> int | None:
+    """Microseconds since 1970 of a text in the given form; without a zone it is in UTC. None if it is another one."""
+    found = moment_form(form).fullmatch(text)
+    if found is None:
+        return None
+    parts = found.groupdict()
+    zone = parts.get("zone") or "Z"
+    digits = zone.lstrip("+-").replace(":", "").ljust(4, "0")
+    away = timedelta(0) if zone == "Z" else timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    numbers = [int(parts.get(name) or low) for name, low in PARTS_OF_MOMENT]
+    try:
+        at = datetime(*numbers, tzinfo=UTC)  # type: ignore[arg-type,misc]
+    except ValueError:
+        return None
+    whole = (at - _EPOCH - (-away if zone.startswith("-") else away)) // _MICROSECOND
+    return whole + int((parts.get("fraction") or "0").ljust(6, "0")[:6])
 
 
 def parse_moment(text: str) -> int | None:
@@ -232,7 +279,7 @@ def parse_moment(text: str) -> int | None:
     return whole + int((fraction or "0").ljust(6, "0")[:6])
 
 
-def _date(_: pa.DataType) -> Convert:
+def _date(_: pa.DataType, __: Moments) -> Convert:
     def convert(value: Any) -> date:
         if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
             try:
@@ -244,7 +291,7 @@ def _date(_: pa.DataType) -> Convert:
     return convert
 
 
-def _binary(_: pa.DataType) -> Convert:
+def _binary(_: pa.DataType, __: Moments) -> Convert:
     def convert(value: Any) -> bytes:
         if isinstance(value, str):
             try:
@@ -256,8 +303,8 @@ def _binary(_: pa.DataType) -> Convert:
     return convert
 
 
-def _list(type_: pa.DataType) -> Convert:
-    item = converter(type_.value_type)
+def _list(type_: pa.DataType, moments: Moments) -> Convert:
+    item = converter(type_.value_type, moments)
 
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -273,8 +320,8 @@ def _list(type_: pa.DataType) -> Convert:
     return convert
 
 
-def _struct(type_: pa.DataType) -> Convert:
-    parts = {field.name: converter(field.type) for field in type_}
+def _struct(type_: pa.DataType, moments: Moments) -> Convert:
+    parts = {field.name: converter(field.type, moments) for field in type_}
 
     def convert(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -291,8 +338,8 @@ def _struct(type_: pa.DataType) -> Convert:
     return convert
 
 
-def _map(type_: pa.DataType) -> Convert:
-    key, item = converter(type_.key_type), converter(type_.item_type)
+def _map(type_: pa.DataType, moments: Moments) -> Convert:
+    key, item = converter(type_.key_type, moments), converter(type_.item_type, moments)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if not isinstance(value, dict):
@@ -308,7 +355,7 @@ def _map(type_: pa.DataType) -> Convert:
     return convert
 
 
-_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Convert]], ...] = (
+_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Moments], Convert]], ...] = (
     (pa.types.is_string, _text),
     (pa.types.is_integer, _integer),
     (pa.types.is_floating, _floating),
@@ -333,6 +380,11 @@ def infer_fields(options: ReadOptions, sample: Callable[[ReadOptions], Sequence[
     place = None if options.schema_location is None else Path(options.schema_location)
     if place is not None and place.exists():
         return read_kept(place)
+    if place is not None and not place.parent.is_dir():
+        raise OptionError(
+            f"option 'schemaLocation' = {str(place)!r}: there is no folder {str(place.parent)!r} on the driver; make "
+            "it, on a disk that outlives the driver"
+        )
     found = merge_bodies(sample(options))
     if not found.fields:
         raise OptionError(
@@ -422,7 +474,6 @@ def read_kept(place: Path) -> types.StructType:
 def keep(place: Path, found: types.StructType) -> types.StructType:
     """Write the fields into a file that is not there yet; return what is in it, another process may have been first."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=place.parent, prefix=place.name)
         with os.fdopen(handle, "w") as file:
             file.write(found.json())

@@ -91,8 +91,8 @@ MADE = {
     "nameserver": "h:1",
     "option.topic": "orders",
     "topic": "orders",
-    "option.qos": "0",
-    "qos": "0",
+    "option.delayms": "5",
+    "delayms": "5",
     "provider": "rocketmq",
     "owner": "root",
     "comment": "all orders",
@@ -109,7 +109,7 @@ def made(**more: str) -> StructType:
 
 
 def test_a_table_s_options_are_those_with_a_twin() -> None:
-    assert own_options(MADE) == {"nameserver": "h:1", "topic": "orders", "qos": "0"}
+    assert own_options(MADE) == {"nameserver": "h:1", "topic": "orders", "delayms": "5"}
     assert own_options({"topic": "t", "owner": "me"}) == {"topic": "t", "owner": "me"}
 
 
@@ -118,7 +118,7 @@ def test_the_schema_keeps_the_options_for_each_side() -> None:
     assert columns.fieldNames()[0] == "topic"
     reading = with_kept_options({"startingoffsets": "latest"}, columns, ReadOptions)
     assert reading == {"nameserver": "h:1", "topic": "orders", "startingoffsets": "latest"}
-    assert with_kept_options({}, columns, WriteOptions) == {"nameserver": "h:1", "topic": "orders", "qos": "0"}
+    assert with_kept_options({}, columns, WriteOptions) == {"nameserver": "h:1", "topic": "orders", "delayms": "5"}
     assert with_kept_options({"nameServer": "other:2"}, columns, ReadOptions)["nameServer"] == "other:2"
     assert "nameserver" not in with_kept_options({"nameServer": "other:2"}, columns, ReadOptions)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import random
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_connector.columns.arrow import arrow_schema
-from spark_connector.decode.avro import AvroDecoder, plan_avro
+from spark_connector.decode.avro import WHY, AvroDecoder, plan_avro
 
 AT = dt.datetime(2026, 1, 31, 10, 20, 30, 123_000, tzinfo=dt.UTC)
 INNER = ["null", "State"]
@@ -108,7 +109,34 @@ def test_bytes_written_by_hand() -> None:
     rows = list(zip(*(column.to_pylist() for column in decoded.columns), strict=True))
     assert rows == [value or (None, None) for value in bodies.values()]
     assert list(decoded.reasons) == [2, 3, 4, 5, 6]
-    assert "1 bytes follow the record" in decoded.reasons[3]
+    assert [reason.removeprefix("not a record of this schema: ") for reason in decoded.reasons.values()] == [
+        "the body ends inside of it",
+        "bytes follow the record",
+        "the body ends inside of it",
+        "a text is not UTF-8",
+        "the body ends inside of a number, or names a branch or symbol that the schema does not have",
+    ]
+
+
+def test_reasons_are_few_and_have_no_internals() -> None:
+    """Rows can be grouped by them, whatever the bytes are."""
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "d", "type": "double"},
+            {"name": "u", "type": ["null", "int", "string"]},
+            {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A"]}},
+            {"name": "f", "type": {"type": "fixed", "name": "F", "size": 4}},
+        ],
+    }
+    chance = random.Random(1)
+    bodies = [chance.randbytes(chance.randrange(24)) for _ in range(500)]
+    reasons = set(decoder(schema).decode(pa.array(bodies, pa.binary())).reasons.values())
+    known = {f"not a record of this schema: {text}" for _, text in WHY}
+    assert {reason for reason in reasons if reason.startswith("not a record")} <= known
+    assert len(reasons) >= 3
+    assert not any("object at" in reason or reason.endswith(": ") for reason in reasons)
 
 
 def test_values_that_do_not_fit_a_column() -> None:

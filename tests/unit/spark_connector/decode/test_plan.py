@@ -35,6 +35,16 @@ def test_fields_follow_the_message_columns(read_options: Options) -> None:
         project(columns, ["_corupt"])
 
 
+def test_a_form_of_time_needs_a_timestamp(read_options: Options) -> None:
+    for schema, allowed in (("a bigint", False), ("a array<struct<at:timestamp>>", True), ("a timestamp_ntz", True)):
+        options = read_options(topic="t", decode="json", decodeSchema=schema, timestampUnit="ms")
+        if allowed:
+            assert plan_decoding(options, None, sample_bodies) is not None
+            continue
+        with pytest.raises(OptionError, match="'timestampUnit' does nothing: no field of the schema is a timestamp"):
+            plan_decoding(options, None, sample_bodies)
+
+
 def test_one_struct_column(read_options: Options) -> None:
     options = read_options(topic="t", decode="json", decodeSchema="topic int", decodeColumn="value")
     decoding = plan_decoding(options, None, sample_bodies)

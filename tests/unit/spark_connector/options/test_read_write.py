@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_connector.errors import OptionError
+from spark_connector.options import option_table
 from spark_connector.options.read_write import parse_read, parse_write
 from tools.spark_options_reference import PAGE, render
 
@@ -60,6 +61,32 @@ def test_names_are_read_without_case_and_aliases_work() -> None:
             {"topic": "t", "includeProperties": "false", "columns": "body,properties"},
             "'includeProperties' = false",
         ),
+        ({"topic": "t", "consumerGroup": ""}, "'consumerGroup' = '': 1 to 120 letters"),
+        ({"topic": "t", "group": "a b"}, "'consumerGroup' = 'a b': 1 to 120 letters"),
+        ({"topic": "t", "consumerGroup": "g" * 121}, "1 to 120 letters"),
+        ({"topic": "t", "consumerGroup": "CID_RMQ_SYS_x"}, "the server's own"),
+        ({"topic": "t", "tag": "a | b"}, "divided by ' \\|\\| '"),
+        ({"topicPattern": ""}, "'.*' matches every topic"),
+        ({"topic": "t", "minPartitions": "100001"}, "at most 100000 tasks"),
+        ({"topic": "t", "decodeMode": "failfast"}, "'decodeMode' does nothing without the option 'decode'"),
+        ({"topic": "t", "inferSchemaRows": "9"}, "'inferSchemaRows' does nothing without the option 'inferSchema'"),
+        (
+            {"topic": "t", "startingOffsetsByTimestampStrategy": "latest"},
+            "does nothing without the option 'startingOffsetsByTimestamp' or 'startingTimestamp'",
+        ),
+        ({"topic": "t", "maxTriggerDelay": "5s"}, "'maxTriggerDelayMs' does nothing without .* 'minOffsetsPerTrigger'"),
+        ({"topic": "t", "decodeColumn": "a.b"}, "without dots and backquotes"),
+        ({"topic": "t", "decodeColumn": ""}, "the name of a column is needed"),
+        ({"topic": "t", "schemaLocation": "s3a://bucket/x"}, r"does not know the file systems of Hadoop \(s3a\)"),
+        ({"topic": "t", "schemaLocation": "dbfs:/x"}, r"file systems of Hadoop \(dbfs\)"),
+        ({"topic": "t", "decodeSchema": "hdfs://n/x.avsc"}, r"file systems of Hadoop \(hdfs\)"),
+        ({"topic": "t", "tls": "true", "tlsCaFile": "s3://b/ca.pem"}, r"file systems of Hadoop \(s3\)"),
+        ({"topic": "t", "timestampUnit": "ms"}, "'timestampUnit' needs the option 'decode'"),
+        ({"topic": "t", "timestampUnit": "minutes"}, "one of s, ms, us, ns"),
+        ({"topic": "t", "timestampFormat": "EEE yyyy"}, "'EEE' is none of yyyy, MM"),
+        ({"topic": "t", "timestampFormat": "HH:mm"}, "a form with a year"),
+        ({"topic": "t", "timestampFormat": "yyyy yyyy"}, "in it twice"),
+        ({"topic": "t", "timestampFormat": "yyyy'T"}, "a quote in it has no end"),
     ],
 )
 def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:
@@ -77,11 +104,28 @@ def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:
         ({"qos": "3"}, "0, 1 or 2"),
         ({"secretKey": "s"}, "belong together"),
         ({"startingOffsets": "latest"}, "only for reading"),
+        ({"sinkId": ""}, "'sinkId' = '': 1 to 255 bytes"),
+        ({"sinkId": "s" * 256}, "1 to 255 bytes"),
+        ({"txnAppId": "", "txnVersion": "1"}, "'txnAppId' = '': 1 to 255 bytes"),
+        ({"topic": "t", "qos": "1"}, "'qos' is for MQTT topics"),
+        ({"topic": "t", "retain": "false"}, "'retain' is for MQTT topics"),
+        ({"topic": "t", "batchRows": "5"}, "'batchRows' does nothing without the option 'batchCodec'"),
+        ({"delivery": "at-least-once", "sinkId": "s"}, "'sinkId' does nothing with the option 'delivery'"),
+        ({"delivery": "at-least-once", "replayMismatch": "skip"}, "'replayMismatch' does nothing with"),
+        ({"contentType": "text/plain\nx"}, "without control characters"),
     ],
 )
 def test_what_a_writer_is_refused(options: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         parse_write(options)
+
+
+def test_files_are_named_by_paths_and_by_urls_of_files() -> None:
+    """A colon alone makes no URL; a Spark SQL schema is none either."""
+    for text, path in (("file:///a/b", "/a/b"), ("file:/a", "/a"), ("a:b/c", "a:b/c"), ("C:/x", "C:/x")):
+        assert option_table.local_path(text) == path
+    for schema in ("a struct<b:int>", '{"type":"record"}', '"s3://x"'):
+        assert option_table.schema_or_path(schema) == schema
 
 
 def test_sparks_own_options_are_let_through() -> None:

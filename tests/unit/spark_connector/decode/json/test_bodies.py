@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.json.bodies import JsonDecoder, find_plain, holds_decimal, is_read_by_arrow
-from spark_connector.decode.json.values import converters_of, parse_object, read_fields
+from spark_connector.decode.json.values import Moments, converters_of, parse_object, read_fields
 
 SCHEMA = arrow_schema(
     parse_columns(
@@ -54,6 +54,65 @@ def test_any_bytes_give_one_row_each_regardless_of_neighbours(bodies: list[bytes
         for column, value, field in zip(decoded.columns, values, SCHEMA, strict=True):
             # As text, because NaN is not equal to itself.
             assert str(column[row]) == str(pa.array([value], field.type)[0])
+
+
+NUMBERS = [
+    *(
+        b'{ } "at": "nt": 0 -1 1769853600000 1769853600123456789 1e3 1.5 "2026-01-31T10:00:00Z" "31.01.2026 10:00" , :'
+    ).split(),
+    b'"x":{"at":',
+]
+MOMENTS = [("s", ""), ("ms", ""), ("us", ""), ("ns", ""), ("ms", "dd.MM.yyyy HH:mm"), (None, "dd.MM.yyyy HH:mm")]
+MOMENT_SCHEMA = arrow_schema(parse_columns("at timestamp, nt timestamp_ntz, n int, x struct<at:timestamp>"))
+
+
+@pytest.mark.parametrize(("unit", "form"), MOMENTS)
+@settings(max_examples=100, deadline=None)
+@given(
+    bodies=st.lists(
+        st.one_of(
+            st.integers(-(2**63), 2**63 - 1).map(lambda number: b'{"at":%d}' % number),
+            st.integers(-(10**10), 10**13).map(lambda number: b'{"at":%d,"n":1}' % number),
+            st.lists(st.sampled_from(NUMBERS), max_size=8).map(lambda parts: b"{" + b"".join(parts) + b"}"),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_moments_in_another_form_are_the_same_both_ways(unit: str | None, form: str, bodies: list[bytes]) -> None:
+    decoded = JsonDecoder(MOMENT_SCHEMA, unit, form or None).decode(pa.array(bodies, pa.binary()))
+    converters = converters_of(MOMENT_SCHEMA, Moments(unit or "s", form))
+    for row, body in enumerate(bodies):
+        found, why = parse_object(body)
+        values: list[Any] = [None] * len(MOMENT_SCHEMA)
+        if found is not None:
+            values, why = read_fields(found, converters)
+        assert bool(why) == (row in decoded.reasons), (body, why, decoded.reasons)
+        for column, value, field in zip(decoded.columns, values, MOMENT_SCHEMA, strict=True):
+            assert column.type == field.type
+            assert str(column[row]) == str(pa.array([value], field.type)[0])
+
+
+@pytest.mark.parametrize(
+    ("unit", "form", "body"),
+    [
+        ("s", None, b'{"at":1769853600}'),
+        ("ms", None, b'{"at":1769853600000}'),
+        ("ms", None, b'{"at":"2026-01-31T10:00:00Z"}'),
+        ("us", None, b'{"at":1769853600000000}'),
+        ("ns", None, b'{"at":1769853600000000999}'),
+        ("ms", None, b'{"at":1769853600000.5e0}'),
+        (None, "dd.MM.yyyy HH:mm:ss", b'{"at":"31.01.2026 10:00:00"}'),
+        (None, "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", b'{"at":"2026-01-31T12:00:00.000+02:00"}'),
+        (None, "M/d/yyyy H:m", b'{"at":"1/31/2026 10:0"}'),
+    ],
+)
+def test_one_moment_in_many_forms(unit: str | None, form: str | None, body: bytes) -> None:
+    schema = arrow_schema(parse_columns("at timestamp"))
+    decoded = JsonDecoder(schema, unit, form).decode(pa.array([body, b'{"at":true}'], pa.binary()))
+    (at,) = decoded.columns
+    assert str(at[0]).startswith("2026-01-31 10:00:00")
+    assert list(decoded.reasons) == [1]
 
 
 def test_a_thousand_rows_with_a_few_invalid_ones() -> None:

@@ -205,7 +205,10 @@ def test_a_sample_of_a_filter(broker: ToyBroker, read_options: Options) -> None:
 
 def test_an_inferred_schema_is_kept(broker: ToyBroker, read_options: Options, tmp_path: Path) -> None:
     place = tmp_path / "new" / "schema.json"
-    options = read_options(topic="t", decode="json", inferSchema="true", schemaLocation=str(place))
+    options = read_options(topic="t", decode="json", inferSchema="true", schemaLocation=f"file://{place}")
+    with pytest.raises(OptionError, match="there is no folder"):
+        infer_fields(options, sample_bodies)
+    place.parent.mkdir()
     broker.publish("t", [b'{"n":1}'], mqtt=False)
     first = infer_fields(options, sample_bodies)
     broker.publish("t", [b'{"n":"other","m":1}'], mqtt=False)
