@@ -16,6 +16,7 @@ from remoting.native import core as native
 from remoting.native.contracts import Times, Way
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records import names
 from remoting.protocol.records.delay import names_a_time
 from remoting.protocol.records.image import (
     KIND_BATCH,
@@ -155,6 +156,7 @@ class QueueChoice:
 
     def topic_for_write(self, name: str, queue_count: int | None = None) -> TopicConfig:
         """The topic's configuration, created by use if allowed; Refused when it cannot be written to."""
+        refuse_reserved(name)
         config = self._topics.get(name)
         if config is None:
             if not self._auto_create:
@@ -192,6 +194,12 @@ class QueueChoice:
     def _turned(self, topic: bytes, count: int) -> None:
         name = topic.decode("utf-8", "replace")
         self._turn[name] = self._turn.get(name, 0) + count
+
+
+def refuse_reserved(name: str) -> None:
+    """Refused(NO_PERMISSION) for a topic to which no client sends, whatever protocol it speaks."""
+    if name in names.RESERVED_TOPICS:
+        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
 
 
 class Placement:

@@ -28,6 +28,7 @@ import msgspec
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
+from broker.publishing.placement import refuse_reserved
 from broker.requests import NUMBERS_END, TRUE, number, text
 from broker.rocketmq.mqtt_messages import COMPRESSED_FLAG, COMPRESSION_MASK, mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
@@ -424,9 +425,7 @@ class SendRequests:
 
     def _target(self, request: SendRequest) -> str:
         """The topic a message goes to: one retried too often goes to the dead-letter topic."""
-        if request.topic in names.RESERVED_TOPICS:
-            remark = f"Sending message to topic[{request.topic}] is forbidden."
-            raise Refused(ResponseCode.NO_PERMISSION, remark)
+        refuse_reserved(request.topic)
         if not request.topic.startswith(names.RETRY_PREFIX):
             return request.topic
         group = request.topic.removeprefix(names.RETRY_PREFIX).partition(names.RETRY_SEPARATOR)[0]

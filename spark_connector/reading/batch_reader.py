@@ -38,7 +38,7 @@ from remoting.protocol.bodies.pull_body import NAMES_MAX, RowFilter
 from remoting.protocol.records import topics
 from remoting.protocol.records.names import LMQ_PREFIX
 from spark_connector.brokers import patiently
-from spark_connector.errors import GroupAbsent
+from spark_connector.errors import GroupAbsent, OptionError
 from spark_connector.options.option_table import EARLIEST, LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import ALIASES
@@ -216,11 +216,23 @@ class PushFilters:
         return filters
 
 
+def _check_points(options: ReadOptions) -> None:
+    """Raise OptionError for a beginning or an end behind or before which a batch could have no row."""
+    for name, point, wrong in (
+        ("startingOffsets", options.starting_offsets, LATEST),
+        ("endingOffsets", options.ending_offsets, EARLIEST),
+    ):
+        if point is not None and (wrong in point.named.values() or (not point.named and point.default == wrong)):
+            text = "latest: a batch that begins" if wrong == LATEST else "earliest: a batch that ends"
+            raise OptionError(f"option {name!r} = {text} there has no rows")
+
+
 class RocketMQBatchReader(DataSourceReader):
     """Plans and reads a bounded range of every selected queue."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._stage = check_schema(schema, options)
+        _check_points(options)
         self._schema = schema
         self._options = options
         self._selection = select(options)

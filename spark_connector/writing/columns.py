@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_connector.errors import OptionError
-from spark_connector.options.option_table import check_mqtt_topic, check_topic
+from spark_connector.options.option_table import check_mqtt_topic, check_topic, check_written_topic
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.options.schema import COLUMN_TYPES, HEADERS, KAFKA_TYPES, WRITE_COLUMNS, nearest
 
@@ -133,6 +133,8 @@ def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:
     """Let the options win over columns and make sure that every row can have a topic."""
     if options.topic is not None:
         check_topic(options.topic, "mqttTopic")
+        if wrong := check_written_topic(options.topic):
+            raise OptionError(f"option 'topic': {wrong}")
     wrong = "" if options.mqtt_topic is None else check_mqtt_topic(options.mqtt_topic)
     if wrong:
         raise OptionError(f"option 'mqttTopic': {options.mqtt_topic!r}: {wrong}")

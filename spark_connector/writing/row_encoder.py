@@ -35,7 +35,7 @@ from remoting.protocol.records import image, names, properties, record
 from remoting.tracing.context import TRACEPARENT
 from spark_connector.columns.layout import byte_strings, in_numpy, numbers, one
 from spark_connector.errors import OptionError
-from spark_connector.options.option_table import check_mqtt_topic
+from spark_connector.options.option_table import check_mqtt_topic, check_written_topic
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -332,10 +332,9 @@ def _parent_of(mqtt_topic: bytes) -> bytes:
 
 
 def _plain_of(topic: bytes) -> bytes:
-    text = topic.decode(errors="replace")
-    if text.startswith("%") or not names.valid_rocketmq_topic(text):
-        hint = "; an MQTT topic goes into the column or option 'mqttTopic'" if "/" in text else ""
-        raise OptionError(f"topic {text!r} is not a RocketMQ topic{hint}")
+    wrong = check_written_topic(topic.decode(errors="replace"))
+    if wrong:
+        raise OptionError(f"topic {wrong}")
     return topic
 
 

@@ -181,6 +181,10 @@ class RocketMQBatchWriter(DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError("a log cannot be overwritten: use .mode('append')")
+        if options.sink_id is not None:
+            raise OptionError(
+                "option 'sinkId' is for streams; the options 'txnAppId' and 'txnVersion' make a batch write repeatable"
+            )
         self._options = options
         self._columns = _columns(schema, options)
         # Pickled into every task and used again by commit: one name for the whole job.

@@ -105,6 +105,11 @@ async def test_staging_what_is_committed_or_cannot_be_written(running) -> None:
     late = await connection.request(staging(running, 3, b"out/x"))
     assert decode(StageReply, late.body).count == 1
     assert len(running.broker.sink.stages) == 0
+    system = encode_image(flags=0, queue_index=0, born_ms=0, topic=b"SCHEDULE_TOPIC_XXXX", body=b"x")
+    for code, fields in ((RequestCode.APPEND_MANY, {}), (RequestCode.STAGE, staging(running, 4).fields)):
+        refused = await connection.request(Command(code, fields=fields, body=system))
+        assert refused.code == ResponseCode.NO_PERMISSION
+    assert running.broker.topics.table.get("SCHEDULE_TOPIC_XXXX") is None
     invalid = await connection.request(staging(running, 4, b"out/+"))
     assert invalid.code == ResponseCode.MESSAGE_ILLEGAL
     missing = await connection.request(Command(RequestCode.STAGE, body=running.publish(b"a")))

@@ -47,7 +47,6 @@ def filled(broker: ToyBroker) -> ToyBroker:
         ({}, range(10)),
         ({"startingoffsets": '{"t":{"0":4}}'}, range(4, 10)),
         ({"endingoffsets": '{"t":{"0":4}}'}, range(4)),
-        ({"startingoffsets": "latest"}, range(0)),
         ({"startingtimestamp": "1"}, range(1, 10)),
         ({"endingtimestamp": "1"}, range(1)),
     ],
@@ -59,6 +58,9 @@ def test_ranges(filled: ToyBroker, read_options: Options, given: dict[str, str],
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
+        ({"startingoffsets": "latest"}, OptionError, "'startingOffsets' = latest: a batch that begins there has no"),
+        ({"startingoffsets": '{"t":{"0":-1}}'}, OptionError, "'startingOffsets' = latest"),
+        ({"endingoffsets": "earliest"}, OptionError, "'endingOffsets' = earliest: a batch that ends there has no rows"),
         ({"topic": "tt"}, OptionError, "no broker has 'tt'"),
         ({"startingoffsets": '{"t":{"0":40}}'}, DataLost, "beyond the log's end 10"),
         ({"endingoffsets": '{"t":{"0":40}}'}, DataLost, "beyond|the log ends at 10"),

@@ -9,6 +9,7 @@ from spark_connector.errors import OptionError
 from spark_connector.options.read_write import parse_write
 from spark_connector.options.schema import COLUMNS
 from spark_connector.writing.columns import sink_columns
+from spark_connector.writing.row_encoder import Defaults, encode_rows
 
 
 def test_kafka_like_and_own_names() -> None:
@@ -75,3 +76,15 @@ def test_a_content_type_column_takes_precedence_over_the_option() -> None:
 def test_what_does_not_fit(fields: list[tuple[str, str]], options: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         sink_columns(fields, parse_write(options))
+
+
+@pytest.mark.parametrize(
+    "topic", ["SCHEDULE_TOPIC_XXXX", "TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "BenchmarkTest"]
+)
+def test_topics_of_rocketmqs_own_are_not_written_to(topic: str) -> None:
+    """Named by the option, or by a row."""
+    with pytest.raises(OptionError, match=f"option 'topic': '{topic}' is a topic of RocketMQ's own"):
+        sink_columns([("body", "string")], parse_write({"topic": topic}))
+    columns = {"body": pa.array([b"x"]), "topic": pa.array([topic])}
+    with pytest.raises(OptionError, match=f"topic '{topic}' is a topic of RocketMQ's own"):
+        encode_rows(columns, 1, Defaults(1, False, 0))
