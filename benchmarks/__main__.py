@@ -14,6 +14,7 @@ BENCHMARKS = {
     "console": "benchmarks.console_cost",
     "telemetry": "benchmarks.telemetry_cost",
     "sessions": "benchmarks.offline_sessions",
+    "storms": "benchmarks.connect_storms",
     "store": "benchmarks.store_append",
     "replica": "benchmarks.store_replica",
     "sustained": "benchmarks.store_sustained",

@@ -30,7 +30,7 @@ SUPERSEDED_DELAY_MS = 1_000
 """How long a superseded client waits for its refusal while its client id is fought for."""
 
 
-class Opening(Protocol):
+class PendingConnect(Protocol):
     """A CONNECT that was admitted."""
 
     @property
@@ -55,7 +55,7 @@ class _ClientId:
 
     def __init__(self) -> None:
         self.is_under_way = False
-        self.waiting: Opening | None = None
+        self.waiting: PendingConnect | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -77,7 +77,7 @@ class Openings:
         waiting = None if known is None else known.waiting
         return waiting is not None and not waiting.has_left and waiting.user != user
 
-    def enter(self, client_id: str, opening: Opening) -> None:
+    def enter(self, client_id: str, opening: PendingConnect) -> None:
         """Open it as soon as its turn comes; an earlier one that waits is superseded."""
         known = self._ids.get(client_id)
         if known is None:
@@ -87,7 +87,7 @@ class Openings:
                 opening.open()
                 return
         elif known.waiting is not None:
-            known.waiting.superseded(SUPERSEDED_DELAY_MS if self._wait_ms(client_id) else 0)
+            known.waiting.superseded(SUPERSEDED_DELAY_MS if self._is_fought_for(client_id) else 0)
         known.waiting = opening
         self._go_on(client_id, known)
 
@@ -121,6 +121,11 @@ class Openings:
     def _again(self, client_id: str, known: _ClientId) -> None:
         known.timer = None
         self._go_on(client_id, known)
+
+    def _is_fought_for(self, client_id: str) -> bool:
+        """Whether the next take-over is one too many."""
+        bucket = self._fights.known(client_id)
+        return bucket is not None and bucket.level(self._now_ms()) < 1
 
     def _wait_ms(self, client_id: str) -> int:
         bucket = self._fights.known(client_id)

@@ -16,7 +16,7 @@ from tests.unit.mqtt_proxy.rig import Rig, Wire, running, settle
 BUSY, UNAVAILABLE, TAKEN_OVER = 0x89, 3, 0x8E
 
 
-class FakeOpening:
+class FakeConnect:
     """A CONNECT of which the test decides when it has left."""
 
     def __init__(self, user: str | None = None) -> None:
@@ -36,10 +36,10 @@ class FakeOpening:
 
 def test_only_the_newest_waits() -> None:
     """Neither the one under way nor another client id is disturbed; nothing is kept once all are open."""
-    pending, ones = Openings(ManualClock()), [FakeOpening() for _ in range(5)]
+    pending, ones = Openings(ManualClock()), [FakeConnect() for _ in range(5)]
     for one in ones:
         pending.enter("a", one)
-    other = FakeOpening()
+    other = FakeConnect()
     pending.enter("b", other)
     assert ([one.opened for one in ones], other.opened) == ([1, 0, 0, 0, 0], 1)
     assert [one.delays for one in ones] == [[], [0], [0], [0], []]
@@ -51,7 +51,7 @@ def test_only_the_newest_waits() -> None:
 
 
 def test_one_that_has_left_costs_nothing() -> None:
-    pending, first, second = Openings(ManualClock()), FakeOpening(), FakeOpening()
+    pending, first, second = Openings(ManualClock()), FakeConnect(), FakeConnect()
     pending.enter("a", first)
     pending.enter("a", second)
     second.has_left = True
@@ -60,8 +60,8 @@ def test_one_that_has_left_costs_nothing() -> None:
 
 
 def test_nobody_supersedes_another_user() -> None:
-    pending, ann = Openings(ManualClock()), FakeOpening("ann")
-    pending.enter("a", FakeOpening("ann"))
+    pending, ann = Openings(ManualClock()), FakeConnect("ann")
+    pending.enter("a", FakeConnect("ann"))
     assert not pending.foreign("a", "bob")
     pending.enter("a", ann)
     assert pending.foreign("a", "bob")
@@ -76,7 +76,7 @@ async def test_an_id_that_is_fought_for_is_opened_at_a_pace(monkeypatch: pytest.
     monkeypatch.setattr(openings, "TAKE_OVERS_BURST", 2.0)
     monkeypatch.setattr(openings, "TAKE_OVERS_PER_S", 100.0)
     clock = ManualClock()
-    pending, ones = Openings(clock), [FakeOpening() for _ in range(5)]
+    pending, ones = Openings(clock), [FakeConnect() for _ in range(5)]
     for one in ones[:3]:
         pending.enter("a", one)
         assert one.opened
