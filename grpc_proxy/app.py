@@ -123,6 +123,7 @@ class GrpcProxyApp:
             header_list_bytes_max=limits.metadata_bytes_max,
             resets_max=limits.resets_max,
             control_frames_max=limits.control_frames_max,
+            budgets_per_address=limits.budgets_per_address,
             continuations_max=limits.continuations_max,
         )
         bounds = ConnectionLimits(

@@ -32,6 +32,9 @@ class GrpcLimitsConfig:
     control_frames_max: int = setting(2_000, minimum=100)
     """Most frames without a call or data (PING, SETTINGS, empty DATA and the like) within ten seconds while nothing is
     answered; with more the connection is ended (ENHANCE_YOUR_CALM)."""
+    budgets_per_address: int = setting(4, minimum=1)
+    """All connections of one address together have so many times `resets_max` and `control_frames_max`; beyond it those
+    that use more than a few of them are ended. Raise it where many clients come by one address."""
     continuations_max: int = setting(32, minimum=1)
     """Most CONTINUATION frames of one header block; with more the connection is ended (ENHANCE_YOUR_CALM)."""
     held_bytes_max: int = setting(256 * 1024 * 1024, minimum=65_536)

@@ -10,13 +10,12 @@ guesses from being right is the length of tokens and secrets. IPv6 addresses cou
 
 from __future__ import annotations
 
-import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from remoting.transport.origins import origin_of
+
 ADDRESSES_MAX = 10_000
-NETWORK_BITS = 64
-"""An IPv6 client has at least as many addresses as this leaves."""
 
 
 @dataclass(slots=True)
@@ -38,7 +37,7 @@ class SignInAttempts:
     def failed(self, host: str, now_ms: int) -> int:
         """Count a failed sign-in of an address at a time in ms; return how long its window lasts if there have been too
         many in it, 0 otherwise."""
-        name = _network(host)
+        name = origin_of(host)
         window = self._windows.get(name)
         if window is None or now_ms - window.begun_ms >= self._window_ms:
             window = self._windows[name] = FailureWindow(now_ms)
@@ -47,15 +46,3 @@ class SignInAttempts:
         while len(self._windows) > ADDRESSES_MAX:
             self._windows.popitem(last=False)
         return window.begun_ms + self._window_ms - now_ms if window.failures > self._failures_max else 0
-
-
-def _network(host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.version == 4:
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, NETWORK_BITS), strict=False))

@@ -35,7 +35,7 @@ from grpc_proxy.http2.frames import (
     Kind,
     SettingName,
 )
-from grpc_proxy.http2.limits import Budget, Http2Limits
+from grpc_proxy.http2.limits import AddressBudget, Budget, Http2Limits
 from grpc_proxy.http2.outgoing import CLOSED, OPEN, PEER_ENDED, Http2Stream, SendingSide
 from grpc_proxy.http2.requests import HeaderBlocks, check_request
 
@@ -178,6 +178,10 @@ class Http2Connection:
         """Ask the peer to open no more streams; those that it has opened are served."""
         self._served_id = min(self._served_id, self._last_id)
         self._out.add(frames.goaway_frame(self._served_id, ErrorCode.NO_ERROR))
+
+    def share(self, address: AddressBudget) -> None:
+        """Charge the budget of the peer's address too."""
+        self._budget.address = address
 
     def refill(self) -> None:
         """Begin a period of the budget."""

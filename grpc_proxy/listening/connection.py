@@ -17,8 +17,9 @@ from typing import Any, cast
 from grpc_proxy.http2.connection import DATA, DRAINED, REQUEST, Http2Connection
 from grpc_proxy.http2.errors import ErrorCode
 from grpc_proxy.http2.grpc_form import CallFault, StatusCode
-from grpc_proxy.http2.limits import Http2Limits
+from grpc_proxy.http2.limits import AddressBudget, Http2Limits
 from grpc_proxy.listening.call import Call, CallRules, ClientLeft
+from remoting.transport.origins import origin_of
 from runtime.logs import get_logger
 
 CLOSE_S = 5.0
@@ -51,6 +52,22 @@ class ConnectionUser:
         self.limits = limits
         self.ended = ended
         self.connections: set[GrpcConnection] = set()
+        self._addresses: dict[str, AddressBudget] = {}
+
+    def enter(self, host: str) -> AddressBudget:
+        """Count a connection of an address; returns the address's budget, in which it is counted."""
+        origin = origin_of(host)
+        budget = self._addresses.get(origin)
+        if budget is None:
+            budget = self._addresses[origin] = AddressBudget(self.http)
+        budget.connections += 1
+        return budget
+
+    def refill(self) -> None:
+        """Begin a period of the budgets; those of addresses without a connection end with the last one."""
+        self._addresses = {host: budget for host, budget in self._addresses.items() if budget.connections}
+        for budget in self._addresses.values():
+            budget.refill()
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -63,6 +80,7 @@ class GrpcConnection(asyncio.Protocol):
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._address: AddressBudget | None = None
         self._room = min(WRITE_BYTES_MAX, shared.limits.output_bytes_max // 2)
         self._is_due = False
         self._resumed: asyncio.Future[None] | None = None
@@ -78,6 +96,8 @@ class GrpcConnection(asyncio.Protocol):
         """The socket is connected, and through its TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self._shared.connections.add(self)
+        self._address = self._shared.enter(self.host)
+        self.http.share(self._address)
         output_max = self._shared.limits.output_bytes_max
         self._transport.set_write_buffer_limits(high=min(BUFFERED_BYTES_MAX, output_max // 8))
         self.http.widen(self._room)
@@ -115,6 +135,8 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel the handlers of all calls: nobody gets their answers."""
         self._shared.connections.discard(self)
+        if self._address is not None:
+            self._address.connections -= 1
         self._transport, self._is_ending = None, True
         self._resume()
         self._leave()

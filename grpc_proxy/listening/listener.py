@@ -125,6 +125,8 @@ class GrpcListener:
             now_s = clock.monotonic_s()
             if self._tls is not None:
                 self._tls.refresh(int(now_s * 1_000))
+            if count % REFILL_SWEEPS == 0:
+                self._shared.refill()
             for connection in list(self._shared.connections):
                 connection.sweep(now_s, refill=count % REFILL_SWEEPS == 0)
 

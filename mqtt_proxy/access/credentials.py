@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -29,6 +28,7 @@ import argon2
 
 from mqtt_proxy.access import scram
 from remoting.access.rules import always
+from remoting.transport.origins import origin_of
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -201,9 +201,6 @@ LARGE_BYTES_MAX = 4 * 1_048_576
 
 SWEEP_INTERVAL_MS = 1_000
 """How often a full queue is searched for clients that have left, at most: each is asked of the kernel."""
-
-IPV6_NETWORK_BITS = 64
-"""A customer's IPv6 network counts as one address: all addresses in it are theirs."""
 
 THREADS = 2
 """Threads that hash; each costs the hash's memory (64 MiB by default) while it works."""
@@ -395,17 +392,3 @@ class CredentialCheck:
         if self._executor is None:
             self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="credentials")
         return self._executor
-
-
-def origin_of(address: str) -> str:
-    """The unit that counts as one peer: an IPv4 address, or the network of an IPv6 address."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return address
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    if mapped is not None:
-        return str(mapped)
-    return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))

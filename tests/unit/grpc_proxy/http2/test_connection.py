@@ -12,7 +12,7 @@ from grpc_proxy.http2.connection import DATA, DRAINED, REQUEST, RESET, Http2Conn
 from grpc_proxy.http2.errors import ErrorCode
 from grpc_proxy.http2.frames import ACK, END_HEADERS, END_STREAM, PADDED, PREFACE, PRIORITISED, Kind, SettingName
 from grpc_proxy.http2.hpack import block
-from grpc_proxy.http2.limits import Http2Limits
+from grpc_proxy.http2.limits import AddressBudget, Http2Limits
 from tests.unit.grpc_proxy.http2.frames_of_client import (
     HELLO,
     REQUEST_FIELDS,
@@ -224,6 +224,29 @@ def test_a_budget_lasts_for_a_period_and_work_earns_more():
         connection.receive(pings)
         connection.refill()
     assert connection.failure is None
+
+
+def test_many_connections_of_an_address_have_the_budget_of_a_few():
+    """What one gives up now and then is spared; another address is not charged, and a period is a new beginning."""
+    limits = Http2Limits(resets_max=100, budgets_per_address=2)
+    address = AddressBudget(limits)
+    resets = b"".join(headers(n) + frame(Kind.RST_STREAM, 0, n, number(8)) for n in range(1, 161, 2))
+    made = [greeted(resets_max=100) for _ in range(10)]
+    for connection in made:
+        connection.share(address)
+        connection.receive(resets)
+    assert [connection.failure is None for connection in made] == [True] * 2 + [False] * 8
+    assert made[9].failure.reason == "resets_max of the address is reached"
+    spared, other = greeted(resets_max=100), greeted(resets_max=100)
+    spared.share(address)
+    spared.receive(resets[: len(resets) // 10])
+    other.share(AddressBudget(limits))
+    other.receive(resets)
+    assert (spared.failure, other.failure) == (None, None)
+    address.refill()
+    spared.refill()
+    spared.receive(resets[len(resets) // 10 :])
+    assert spared.failure is None
 
 
 def test_streams_beyond_the_limit_are_refused():

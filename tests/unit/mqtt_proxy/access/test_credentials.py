@@ -179,21 +179,6 @@ async def test_the_end_answers_all_that_wait(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(await asyncio.gather(*waiting)) == ["accepted", "busy", "busy"]
 
 
-@pytest.mark.parametrize(
-    ("address", "origin"),
-    [
-        ("10.1.2.3", "10.1.2.3"),
-        ("::ffff:10.1.2.3", "10.1.2.3"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-    ],
-)
-def test_what_counts_as_one_peer(address: str, origin: str) -> None:
-    """An IPv6 network counts as one peer: its owner has more addresses than the queue has entries."""
-    assert credentials.origin_of(address) == origin
-
-
 def test_a_password_for_a_credential_of_scram() -> None:
     """A password sent in the clear is checked against it as well."""
     stored = str(derive("right", b"salt", 4_096))
