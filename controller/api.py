@@ -325,11 +325,17 @@ class _BrokerApi:
         # RocketMQ's tools ask every broker in the answer for its statistics, which only masters have.
         replicas = self._replicas if WITH_REPLICAS_FIELD in command.fields else None
         agreed = self._plane.clusters() if self._plane is not None else None
-        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata, replicas, agreed)))
+        info = state.cluster_info(self._name_server.metadata, replicas, agreed)
+        if self._plane is not None:
+            info.mqtt_group = self._plane.machine.mqtt_group
+        return command.reply(body=encode_body(info))
 
     def forget_group(self, peer: Peer, command: Command) -> None:
         """FORGET_GROUP: a group whose brokers will not return leaves the routes, with its topics."""
         name = text(command, "brokerName")
+        if self._plane is not None and name == self._plane.machine.mqtt_group:
+            remark = f"MQTT is at {name!r}: move it first, see lightmq cluster mqtt"
+            raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         if self._plane is not None and name in self._plane.clusters():
             remark = f"the controllers know brokers of {name!r}: remove them first, see lightmq cluster remove"
             raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)

@@ -168,7 +168,7 @@ class BridgeApp:
         self._config = config
         self._uplink = Uplink.configured(
             signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
-            config.broker, config.controllers, config.broker_name, present=connection,
+            config.broker, config.controllers, config.broker_name, present=connection, has_mqtt=True,
         )  # fmt: skip
         self._clock = clock
         self._metrics = BridgeMetrics(registry)

@@ -192,9 +192,10 @@ class BridgeConfig:
     broker: str = setting("", form="host:port")
     """Our broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
-    """Broker group whose messages are bridged. Where there are several, set it at all proxies and bridges to
-    the first by name, to which Spark writes MQTT rows; empty means the first by name that has a master at the start,
-    which may be another one the next time."""
+    """Broker group whose messages are bridged. Empty means the group that has MQTT, whose name the controllers
+    hold: the first proxy or bridge that asks decides it, without a name here for the first group by name. Another group
+    than that is refused. With name servers that hold no name it must be set where there are several groups, at all
+    proxies and bridges to the same one."""
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: signs requests to controllers and broker, which those of
     other machines require (`access_keys` there)."""

@@ -119,7 +119,7 @@ class ProxyApp:
         uplink = Uplink.configured(
             dial, config.broker, config.controllers, config.broker_name, present=connection,
             pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
-            pause_ms_max=config.reconnect_delay_ms_max,
+            pause_ms_max=config.reconnect_delay_ms_max, has_mqtt=True,
         )  # fmt: skip
         self._link = Link(uplink)
         self._replica_steps: StepsAtReplicas | None = None

@@ -263,9 +263,10 @@ class ProxyConfig:
     broker: str = setting("", form="host:port")
     """Broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
-    """Broker group that MQTT lives in. Where there are several, set it at all proxies and bridges to
-    the first by name, to which Spark writes MQTT rows; empty means the first by name that has a master at the start,
-    which may be another one the next time."""
+    """Broker group that MQTT lives in. Empty means the group that has MQTT, whose name the controllers
+    hold: the first proxy or bridge that asks decides it, without a name here for the first group by name. Another group
+    than that is refused. With name servers that hold no name it must be set where there are several groups, at all
+    proxies and bridges to the same one."""
     read_from: str = setting("master", choices=("master", "replica", "nearest"))
     """Where what a subscription with wildcards asks of the past is read: at the `master`; at a `replica`, so that it
     costs the master next to nothing and goes on while there is none; or at the `nearest`, a replica on this machine or

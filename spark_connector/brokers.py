@@ -367,6 +367,8 @@ class KnownGroups:
     """Groups that have none now, by name."""
     topics_unknown: frozenset[str] = frozenset()
     """Those of them whose topics the name server does not know."""
+    mqtt: str = ""
+    """The group that has MQTT; empty where no controller holds that."""
 
     def require_all(self, why: str) -> None:
         """Raise GroupAbsent while a group is away; `why`: what it may hold."""
@@ -392,7 +394,7 @@ def find_groups(options: ConnectionOptions) -> KnownGroups:
     """All broker groups; raises BrokerUnreachable, GroupAbsent when none of them has a master."""
     info = broker_groups(options)
     masters = masters_at({group: (group, address) for group, address in _masters(info).items()}, options)
-    return KnownGroups(masters, tuple(info.absent()), frozenset(info.topics_unknown))
+    return KnownGroups(masters, tuple(info.absent()), frozenset(info.topics_unknown), info.mqtt_group)
 
 
 def find_masters(options: ConnectionOptions) -> dict[str, GroupMaster]:

@@ -33,10 +33,10 @@ from remoting.protocol.errors import RemoteViolation
 MAGIC = b"LMQRAFT1"
 DLEDGER_MAGIC = b"LMQRAFT2"
 """Of connections between controllers with the other engine."""
-COMMANDS_KNOWN = 1
-"""Which commands of the replicated log this release understands: 1 has the users (ChangeUsers). A controller that does
-not understand a command leaves it out and differs from the others from then on, so that a command of a later number
-is not proposed before every member has said that it knows it."""
+COMMANDS_KNOWN = 2
+"""Which commands of the replicated log this release understands: 1 has the users (ChangeUsers), 2 the group that has
+MQTT (PlaceMqtt). A controller that does not understand a command leaves it out and differs from the others from then
+on, so that a command of a later number is not proposed before every member has said that it knows it."""
 RANDOM_BYTES = 32
 NODE_ID_BYTES_MAX = 64
 FRAME_BYTES_MAX = 16 * 1024 * 1024

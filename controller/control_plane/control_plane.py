@@ -25,7 +25,7 @@ from controller.control_plane.controller_api import controller_handlers, master_
 from controller.control_plane.masters import GroupMasters
 from controller.name_server.name_server import NameServer
 from controller.name_server.state import Group, RemoveGroup, RemoveMember
-from controller.replicas.group import GroupView
+from controller.replicas.group import GroupView, PlaceMqtt
 from controller.replicas.machine import ReplicaMachine
 from remoting import background
 from remoting.access.users import UserTable
@@ -241,7 +241,7 @@ class ControlPlane:
         """The request codes of controller mode."""
         configured = None if self._use_users is None else frozenset(parse_access_keys(self._config.access_keys))
         return {
-            **controller_handlers(self.masters, self.members, settings, configured),
+            **controller_handlers(self.masters, self.members, settings, configured, self._group_names),
             **self.routes.handlers(),
         }
 
@@ -257,6 +257,17 @@ class ControlPlane:
         """The cluster of every group that has had a master, by the group's name."""
         return {name: group.cluster for name, group in self.machine.groups.items() if group.master_epoch}
 
+    def _group_names(self) -> set[str]:
+        return {*self.clusters(), *self._name_server.metadata.groups}
+
+    async def place_mqtt(self, group: str) -> None:
+        """Note that MQTT is at the group of a broker in this process, where it was not decided before.
+
+        Raises as `Proposer.propose`.
+        """
+        if not self.machine.mqtt_group:
+            await self.proposer.propose(PlaceMqtt(group))
+
     def fenced_epoch(self, group: str) -> int:
         """The epoch below which no broker may act as the master of a group; 0 where controllers decide nothing."""
         known = self.machine.groups.get(group)
@@ -268,6 +279,7 @@ class ControlPlane:
             "node": self.engine.node_id,
             "leader": self.engine.leader,
             "leading": self.engine.is_leader,
+            "mqtt_group": self.machine.mqtt_group,
             **self.engine.status(),
             "groups": {
                 name: {"master": group.master, "epoch": group.master_epoch, "in_sync": list(group.in_sync)}

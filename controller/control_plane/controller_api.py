@@ -6,12 +6,13 @@ by every controller from what it knows. Loop rule: handlers run on the loop's th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from controller.consensus.engine import ConsensusFailed, NotLeading
 from controller.consensus.members import ControllerNode
 from controller.control_plane.controller_requests import ControllerRequests
 from controller.control_plane.masters import GroupMasters
+from controller.control_plane.mqtt_group import MqttGroupRequests
 from controller.control_plane.user_requests import ClusterUserRequests
 from controller.replicas import group
 from controller.replicas.group import GroupView, Live, Outcome, ReplicaGroup
@@ -41,13 +42,16 @@ def controller_handlers(
     members: Mapping[str, ControllerNode],
     settings: Callable[[], bytes],
     configured_keys: frozenset[str] | None = None,
+    groups: Callable[[], Iterable[str]] = tuple,
 ) -> dict[int, Handler]:
     """The table's entries of controller mode; `settings` is the configuration as code 1010 shows it.
 
-    `configured_keys`: names that no user made by a request may have; None: users and rules are not taken.
+    `configured_keys`: names that no user made by a request may have; None: users and rules are not taken. `groups`:
+    the names of all broker groups.
     """
     api = _ControllerApi(masters, members)
     users, controllers = ClusterUserRequests(masters, configured_keys), ControllerRequests(masters.engine)
+    mqtt = MqttGroupRequests(masters, groups)
     return {
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: api.led(api.alter),
         RequestCode.CONTROLLER_ELECT_MASTER: api.led(api.elect),
@@ -62,6 +66,8 @@ def controller_handlers(
         RequestCode.CONTROLLER_APPLY_BROKER_ID: api.led(api.apply_broker_id),
         RequestCode.AGREED_USERS: api.led(users.agreed),
         RequestCode.CHANGE_USERS: api.led(users.change),
+        RequestCode.MQTT_GROUP: api.led(mqtt.tell),
+        RequestCode.MOVE_MQTT: api.led(mqtt.move),
         RequestCode.LIST_CONTROLLERS: api.led(controllers.list),
         RequestCode.CHANGE_CONTROLLERS: api.led(controllers.change),
     }

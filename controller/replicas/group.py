@@ -181,7 +181,23 @@ class ChangeUsers(msgspec.Struct, frozen=True, tag=True):
     change: UserChange
 
 
-Command = ApplyBrokerId | RegisterReplica | ElectMaster | AlterSyncStateSet | CleanReplicas | Barrier | ChangeUsers
+class PlaceMqtt(msgspec.Struct, frozen=True, tag=True):
+    """MQTT is at a group from now on, if it was at `held` (empty: at none) until now."""
+
+    group: Name
+    held: str = ""
+
+
+Command = (
+    ApplyBrokerId
+    | RegisterReplica
+    | ElectMaster
+    | AlterSyncStateSet
+    | CleanReplicas
+    | Barrier
+    | ChangeUsers
+    | PlaceMqtt
+)
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -6,8 +6,10 @@
     ElectMaster        see `election`                                   epoch above all known, set kept
     AlterSyncStateSet  is master; epoch; set's epoch; known; those      set, its epoch + 1
                        who join are alive; master in it
-    CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
+    CleanReplicas      known; none alive unless forced; the last one    forgotten; the last one ends the group
+                       not of the group that has MQTT
     ChangeUsers        made for the present table                       another table of users and rules
+    PlaceMqtt           made for the group that has MQTT now             MQTT is at another group
 
 The same set again is taken too: its new epoch voids earlier requests of the master without an answer.
 A new boot of the master ends its mastership, because it must never continue in its old epoch. A new boot that may lack
@@ -50,6 +52,7 @@ from controller.replicas.group import (
     ElectMaster,
     Live,
     Outcome,
+    PlaceMqtt,
     RegisterReplica,
     Replica,
     ReplicaGroup,
@@ -153,11 +156,12 @@ REPLICAS_MAX = 64
 """Brokers of one group; one more is refused."""
 
 
-class _WithUsers(msgspec.Struct):
-    """A snapshot where users were made; without any it is the list of groups alone."""
+class _WithUsers(msgspec.Struct, omit_defaults=True):
+    """A snapshot where users were made or a group has MQTT; without any it is the list of groups alone."""
 
     groups: list[ReplicaGroup]
     users: AgreedTable
+    mqtt_group: str = ""
 
 
 class ReplicaMachine:
@@ -167,6 +171,8 @@ class ReplicaMachine:
         self.groups: dict[str, ReplicaGroup] = groups or {}
         self.users = AgreedTable()
         """Users and rules made by requests; replaced, never changed."""
+        self.mqtt_group = ""
+        """The group that has MQTT; empty until it is decided."""
         self._steps: dict[type, Callable[[Any], Outcome]] = {
             ApplyBrokerId: self._apply_broker_id,
             RegisterReplica: self._register,
@@ -174,6 +180,7 @@ class ReplicaMachine:
             AlterSyncStateSet: self._alter,
             CleanReplicas: self._clean,
             ChangeUsers: self._change_users,
+            PlaceMqtt: self._place_mqtt,
             Barrier: lambda _command: Outcome(),
         }
 
@@ -189,14 +196,22 @@ class ReplicaMachine:
     def encode(self) -> bytes:
         """The whole state, for a snapshot; equal states give equal bytes."""
         groups = [self.groups[name] for name in sorted(self.groups)]
-        return msgspec.msgpack.encode(_WithUsers(groups, self.users) if self.users.version.origin else groups)
+        is_plain = not self.users.version.origin and not self.mqtt_group
+        return msgspec.msgpack.encode(groups if is_plain else _WithUsers(groups, self.users, self.mqtt_group))
 
     def restore(self, data: bytes) -> None:
         """Take over the state of a snapshot. Raises msgspec.MsgspecError, with nothing changed."""
         content = msgspec.msgpack.decode(data, type=list[ReplicaGroup] | _WithUsers)
         whole = content if isinstance(content, _WithUsers) else _WithUsers(content, AgreedTable())
         self.groups = {group.name: group for group in whole.groups}
-        self.users = whole.users
+        self.users, self.mqtt_group = whole.users, whole.mqtt_group
+
+    def _place_mqtt(self, command: PlaceMqtt) -> Outcome:
+        if self.mqtt_group != command.held:
+            remark = f"MQTT is at {self.mqtt_group or 'no group'}, not at {command.held or 'none'}"
+            return Outcome(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        self.mqtt_group = command.group
+        return Outcome()
 
     def _change_users(self, command: ChangeUsers) -> Outcome:
         change = command.change
@@ -301,6 +316,9 @@ class ReplicaMachine:
             remark = f"broker ids {unknown} of {group.name} are not known" if unknown else f"{alive} are alive"
             return Outcome(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark, group.view())
         left = {broker_id: each for broker_id, each in group.replicas.items() if broker_id not in removed}
+        if not left and group.name == self.mqtt_group:
+            remark = f"MQTT is at {group.name}: move it before its last broker is removed, see lightmq cluster mqtt"
+            return Outcome(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark, group.view())
         if not left:
             self.groups = {name: each for name, each in self.groups.items() if name != group.name}
             return Outcome(view=_without_master(replace(group, replicas={}, in_sync=())).view(), changed=True)

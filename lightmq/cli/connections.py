@@ -323,6 +323,17 @@ class LeadingController:
             return []
         return decode_body(self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo).absent()
 
+    def mqtt_group(self) -> str:
+        """The name of the group that has MQTT; empty where no controller holds it."""
+        if self.is_member:
+            return ""
+        return decode_body(self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo).mqtt_group
+
+    def master_of(self, group: str) -> str:
+        """The address of a group's master; empty while it has none."""
+        table = decode_body(self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo).broker_addr_table
+        return (table[group].master() or "") if group in table else ""
+
     def forget(self, group: str) -> dict[str, str]:
         """Have every controller forget a group that is away; by address why one did not."""
         failed = {}

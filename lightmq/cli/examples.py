@@ -87,6 +87,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lightmq cluster transfer broker-a 2",
         "lightmq cluster remove broker-a 3",
         "lightmq cluster forget broker-b --yes",
+        "lightmq cluster mqtt",
         "lightmq cluster controllers list",
         "lightmq cluster controllers add n4@10.0.0.8:9876@9877",
         "lightmq cluster controllers remove n4",

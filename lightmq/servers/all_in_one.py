@@ -136,6 +136,7 @@ class AllInOne:
             declare_port_metrics(self._registry, self._server)
             await self._group.begin("remoting", _Port(self._open_remoting, self._server.stop))
             await self._registered()
+            await self._controller.plane.place_mqtt(self._configuration.broker.broker_name)
             proxy = self._proxy = self._make_proxy(self._router, self._server)
             await self._group.begin(
                 "proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready,

@@ -26,6 +26,7 @@ from remoting import background
 from remoting.client.connection import ReconnectingConnection
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.protocol.bodies.controller_body import (
+    LEADER_ADDRESS_FIELD,
     ClusterInfo,
     PushedRoutes,
     RouteSubscription,
@@ -143,6 +144,8 @@ class RouteWatch:
         LOG.warning("%s pushed malformed routes", address)
 
 
+MQTT_UNDECIDED = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY})
+"""Answers of name servers that do not hold the name of the group that has MQTT, or not yet."""
 ASK_TIMEOUT_MS = 3_000
 """How long one controller may take to answer before the next is asked."""
 
@@ -189,6 +192,59 @@ class _Controllers:
             return decode_body(checked(answer).body, ClusterInfo)
         raise ConnectionLost("no controller answers: " + "; ".join(failures))
 
+    async def mqtt_group(self, wanted: str) -> str:
+        """Return the group that has MQTT, as the leading controllers hold it; `wanted` is the configured one, if any.
+
+        Name servers that do not hold it leave it to the configuration, which must name the group where there are
+        several. Raises Refused for another group than the one held, ConnectionLost where no controller leads.
+        """
+        async with self._asking:
+            try:
+                held = await self._held(wanted)
+            finally:
+                if self._watch.started:
+                    await self.close()
+        if held:
+            return held
+        known = sorted((await self.cluster()).broker_addr_table)
+        if not wanted and len(known) > 1:
+            remark = (
+                f"there are the broker groups {', '.join(known)}, and no controller holds which of them has MQTT: set "
+                "broker_name at every proxy and bridge, to the same group"
+            )
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        return wanted
+
+    async def _held(self, wanted: str) -> str:
+        """Ask every controller that leads: name servers that know nothing of one another each lead themselves."""
+        waiting, failures = list(self._addresses), dict[str, str]()
+        found: dict[str, str] = {}
+        for address in waiting:  # which grows by a leader that is named
+            try:
+                connection = await self._connection(address)
+                command = Command(RequestCode.MQTT_GROUP, fields={"brokerName": wanted} if wanted else {})
+                answer = await connection.request(command, ASK_TIMEOUT_MS)
+            except (ConnectionLost, RequestTimeout) as error:
+                failures[address] = str(error)
+                continue
+            if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                named = answer.fields.get(LEADER_ADDRESS_FIELD, "")
+                failures[address] = answer.remark or "it does not lead"
+                waiting += [named] if named and named not in waiting else []
+            elif answer.code in MQTT_UNDECIDED:
+                found[address] = ""
+            else:
+                found[address] = checked(answer).fields["brokerName"]
+        names = {name for name in found.values() if name}
+        if len(names) > 1:
+            told = ", ".join(f"{address}: {name}" for address, name in sorted(found.items()))
+            remark = f"name servers hold different broker groups for MQTT: {told}"
+            raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        if not found:
+            told = "; ".join(f"{address}: {why}" for address, why in failures.items())
+            raise ConnectionLost(f"no controller tells which broker group has MQTT: {told}")
+        return next(iter(names), "")
+
     async def close(self) -> None:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
@@ -207,8 +263,14 @@ class _Controllers:
 class Masters:
     """Follows the master of one broker group."""
 
-    def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial) -> None:
+    def __init__(
+        self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial, has_mqtt: bool = False
+    ) -> None:
+        """`has_mqtt`: it is the group that has MQTT, which the controllers hold; another `broker_name` is refused."""
         self._link = MasterLink(broker_name, asked=", ".join(controllers))
+        self._asks_mqtt, self._wanted = has_mqtt, broker_name
+        self._mqtt_group = ""
+        """The group that has MQTT, once the controllers have told it."""
         self._watch = RouteWatch(controllers, self._routes_received, dial=dial)
         self._controllers = _Controllers(controllers, self._watch, dial)
         self._dial = dial
@@ -286,9 +348,25 @@ class Masters:
         except LightMQError as error:
             LOG.info("the master of %s is unknown: %s", self._group, error)
 
+    async def _agree_on_mqtt(self) -> None:
+        """Learn, or make sure of, the group that has MQTT; without controllers the one that was told stays."""
+        try:
+            held = await self._controllers.mqtt_group(self._wanted)
+        except (ConnectionLost, RequestTimeout):
+            if not self._mqtt_group:
+                raise
+            return
+        if self._mqtt_group and held not in ("", self._mqtt_group):
+            remark = f"MQTT was moved from the broker group {self._mqtt_group!r} to {held!r}: restart this process"
+            raise Refused(ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
+        if held:
+            self._mqtt_group = self._link.broker_name = held
+
     async def dial(self) -> Connection:
         """Connect to the master. Raises the error, also when there is no master at the moment."""
         link = self._link
+        if self._asks_mqtt:
+            await self._agree_on_mqtt()
         if link.begin(is_pushed=bool(self._watch.subscribed)):
             self._watch.ask()
         while (step := link.next()) is not None:

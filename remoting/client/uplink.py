@@ -195,10 +195,12 @@ class Uplink:
         pause_first_ms: int = PAUSE_FIRST_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
         stays: bool = False,
+        has_mqtt: bool = False,
     ) -> Uplink:
         """Make an uplink to the broker at `address` or, without one, to the group's master named by `controllers`.
 
-        `present` is the connection to a broker inside this process; `stays` as at the constructor.
+        `present` is the connection to a broker inside this process; `stays` as at the constructor. `has_mqtt`: to the
+        group that has MQTT, as the controllers hold it.
         """
 
         async def dial_broker() -> Connection:
@@ -210,7 +212,7 @@ class Uplink:
 
         name, masters = address or "the broker", None
         if present is None and not address:
-            masters = Masters(controllers, broker_name, dial=dial)
+            masters = Masters(controllers, broker_name, dial=dial, has_mqtt=has_mqtt)
         return cls(
             dial_broker, name, masters=masters, pause_first_ms=pause_first_ms, pause_ms_max=pause_ms_max, stays=stays
         )

@@ -4,8 +4,8 @@
       with a queue number      that queue, of the group in the column `broker` or counted through all groups
       with a key               the queue of the key's hash among those of all groups: a key keeps its order
       with neither             the groups that have queues of it to write to, a batch of rows each in turn
-    row of an MQTT topic       one group, the first by name that has its parent topic: what is in one MQTT topic keeps
-                               its order, and the proxies follow one group
+    row of an MQTT topic       the group that has MQTT, as the controllers hold it: the proxies follow no other. Where
+                               that is not decided, the first by name that has its parent topic
     a topic that no group has  the sink's home, which makes it with as many queues as it gives new topics
 
 Queues of several groups are counted by the group's name, then number, as RocketMQ's Java producer has them. A group
@@ -197,9 +197,14 @@ class Partitioner:
 
     def _group(self, topic: bytes, is_mqtt: bool) -> str:
         if is_mqtt:
-            return self._groups(names.parent_topic(topic))[0]
+            return self._of_mqtt(topic)
         groups = self._groups(topic)
         return groups[self._turn % len(groups)]
+
+    def _of_mqtt(self, topic: bytes) -> str:
+        if self._brokers.mqtt:
+            return self._present([self._brokers.mqtt], topic)[0]
+        return self._groups(names.parent_topic(topic))[0]
 
     def _groups(self, topic: bytes) -> list[str]:
         """The groups that can be written to, of those with queues of the topic, by name; else the sink's home.

@@ -52,6 +52,8 @@ class SinkHome:
     """Every broker group there is."""
     digest: BatchDigest | None = None
     """What the rows of the last batch were; None where that is not known."""
+    mqtt: str = ""
+    """The group that has MQTT, where the controllers hold it."""
 
 
 def sink_home(sink: str, options: WriteOptions) -> SinkHome:
@@ -65,7 +67,7 @@ def sink_home(sink: str, options: WriteOptions) -> SinkHome:
     brokers = groups.masters
     states = [(name, ledger_of(master, sink)) for name, master in brokers.items()]
     name, state = max(states, key=lambda one: (one[1].last_batch, one[1].digest is not None or bool(one[1].plan)))
-    return SinkHome(name, state.last_batch, tuple(state.plan), brokers, state.digest)
+    return SinkHome(name, state.last_batch, tuple(state.plan), brokers, state.digest, groups.mqtt)
 
 
 def ledger_of(master: GroupMaster, sink: str) -> sink_body.LedgerState:

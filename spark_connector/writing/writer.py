@@ -287,7 +287,7 @@ def write_task(
             rows.pass_over()
             left.digest = rows.digest
         return left
-    groups = KnownGroups(dict(home.brokers))
+    groups = KnownGroups(dict(home.brokers), mqtt=home.mqtt)
     partitioner = Partitioner(groups, home.group, attempt.attempt, options, queue_column=columns.queue_column)
     left.counts = rows.send(partitioner, attempt)
     left.digest = rows.digest

@@ -285,6 +285,8 @@ def _controllers(target: Target) -> dict[int, Parts]:
         ),
         Code.LIST_CONTROLLERS: ({}, b""),
         Code.FORGET_GROUP: ({"brokerName": "broker-x"}, b""),
+        Code.MQTT_GROUP: ({}, b""),
+        Code.MOVE_MQTT: ({"brokerName": "broker-x"}, b""),
         Code.CHANGE_CONTROLLERS: ({"add": "n9@127.0.0.1:1@2"}, b""),
         Code.CLEAN_BROKER_DATA: (group | {"brokerControllerIdsToClean": "1", "isCleanLivingBroker": "true"}, b""),
         Code.UPDATE_CONTROLLER_CONFIG: ({}, b""),

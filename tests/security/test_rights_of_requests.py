@@ -45,7 +45,8 @@ OF_REPLICAS = {RequestCode.AGREE_LOCKS}
 OF_CONTROLLERS = frozenset(
     code for code in RIGHTS
     if code in range(100, 107) or code in range(1_001, 1_014)
-    or code in (205, 206, 216, 217, 219, 224, 304, 318, 319, 322, 327, 901, 904, 9060, 9062, 9074, 9075, 9076, 9077)
+    or code in (205, 206, 216, 217, 219, 224, 304, 318, 319, 322, 327, 901, 904)
+    or code in (9060, 9062, 9063, 9064, 9074, 9075, 9076, 9077)
 ) - OF_MEMBERS  # fmt: skip
 
 

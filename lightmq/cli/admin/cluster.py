@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App, Parameter
 
 from broker.replication.promises import DurabilityRule, promise
@@ -90,6 +91,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
         rows += [lone_summary(name, address) for name, address in found.lone(groups).items()]
         rows += [away_summary(name) for name in found.absent() if name not in groups]
         rows = [row | promised(found.settings(row["address"] or ""), row["replicas"]) for row in rows]
+        held = found.mqtt_group()
         known = peers(found)
         dead = found.unreachable(each.partition("-")[2] for each in known)
     if json_output:
@@ -98,6 +100,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
             "leaderId": found.metadata.controller_leader_id,
             "peers": known,
             "unreachable": sorted(dead),
+            "mqttGroup": held or None,
         }
         print_json([{**lead, "groups": rows}])
     else:
@@ -108,6 +111,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
             sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
         cells = [(row["group"], *_master_cells(row), _cell(row["epoch"]), _share(row), row["state"]) for row in rows]
         sys.stdout.write(columns(("GROUP", "MASTER", "ADDRESS", "EPOCH", "IN SYNC", "STATE"), cells))
+        sys.stdout.write(f"MQTT is at {held}\n" if held else "")
         sys.stdout.write(
             "".join(f"{name}: {elected(state)}\n" for name, state in groups.items() if state.elects_itself)
         )
@@ -258,6 +262,45 @@ def forget(
         told = "; ".join(f"{address}: {why}" for address, why in failed.items())
         raise CommandFailed(f"{group} is not forgotten everywhere, repeat it when these answer: {told}")
     print_done(f"the controllers forgot the broker group {group}", json_output, group=group, forgotten=True)
+
+
+@cluster.command
+def mqtt(
+    *,
+    move_to: Annotated[str, BROKER_GROUPS, Parameter(help="Broker group that is to have MQTT from now on.")] = "",
+    yes: Annotated[bool, Parameter(name=["--yes"], negative=(), help="Do not ask.")] = False,
+    json_output: Json = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Show which broker group has MQTT, or move it while no proxy is connected.
+
+    Sessions and retained messages stay in the log of the old group, where no MQTT client sees them any more.
+    """
+    with leading_controller(target) as found:
+        if found.is_member:
+            raise CommandFailed(f"{found.address} is a broker: give the address of a controller or name server")
+        held = found.mqtt_group()
+        if not move_to:
+            print_done(f"MQTT is at {held}" if held else "no proxy has asked yet", json_output, group=held or None)
+            return
+        if move_to == held:
+            raise CommandFailed(f"MQTT is at {held} already")
+        address = found.master_of(held) if held else ""
+        if held and not address:
+            sys.stderr.write(f"warning: {held} has no master; its proxies are refused when they connect again\n")
+        elif held:
+            answer = found.ask_broker(address, Command(RequestCode.PROXY_LIST))
+            connected = msgspec.json.decode(answer.body)["proxies"]
+            if connected:
+                count = len(connected)
+                raise CommandFailed(f"{count} proxies are connected to {held}: stop all proxies and bridges first")
+        if held and not yes:
+            raise CommandFailed(
+                f"sessions and retained messages stay at {held}: lightmq cluster mqtt --move-to {move_to} --yes"
+            )
+        fields = {"brokerName": move_to, "heldName": held}
+        found.ask(Command(RequestCode.MOVE_MQTT, fields=fields))
+    print_done(f"MQTT is at {move_to} now", json_output, group=move_to)
 
 
 def _elected(found: LeadingController, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:

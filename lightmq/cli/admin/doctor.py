@@ -83,6 +83,8 @@ def examine(
     yield check_fsync(data)
     running = check_server(server)
     yield running
+    if running.state == OK:
+        yield check_mqtt_group(server)
     for option, port in ports.items():
         yield check_port(host, port, option, is_running=running.state == OK)
 
@@ -232,6 +234,26 @@ def check_server(target: ServerTarget) -> CheckResult:
             remedy = "it takes TLS only: use --tls --tls-ca FILE, or broker.dial_tls in the configuration"
         return CheckResult("broker", WARNING, f"none reachable through {how} ({str(error).partition(':')[0]})", remedy)
     return CheckResult("broker", OK, f"{names} (through {how})")
+
+
+def check_mqtt_group(target: ServerTarget) -> CheckResult:
+    """MQTT is at one broker group, the controllers hold which, and it has a master."""
+    from lightmq.cli.connections import cluster_info
+
+    try:
+        info = cluster_info(target)
+    except LightMQError as error:
+        return CheckResult("mqtt", WARNING, f"not known ({str(error).partition(':')[0]})", "start one with: lightmq up")
+    held, known = info.mqtt_group, sorted(info.broker_addr_table)
+    if not held and len(known) > 1:
+        remedy = "start a proxy that is given controllers, or say where it is: lightmq cluster mqtt --move-to GROUP"
+        return CheckResult("mqtt", WARNING, f"no controller holds which of {', '.join(known)} has MQTT", remedy)
+    if not held:
+        return CheckResult("mqtt", OK, "not decided: no proxy has asked a controller yet")
+    if held in info.absent():
+        remedy = "start its brokers; MQTT clients wait for them, and no other group takes its place"
+        return CheckResult("mqtt", WARNING, f"at {held}, which has no master", remedy)
+    return CheckResult("mqtt", OK, f"at {held}")
 
 
 def check_clients(target: ServerTarget) -> Iterator[CheckResult]:

@@ -79,6 +79,8 @@ class ClusterInfo(msgspec.Struct, rename="camel"):
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
     topics_unknown: list[str] = msgspec.field(default_factory=list)
     """Groups that are away and whose topics the name server does not know (LightMQ)."""
+    mqtt_group: str = ""
+    """The group that has MQTT; empty where that is not decided (LightMQ)."""
 
     def absent(self) -> list[str]:
         """Return the groups that have no master at the moment, by name: what they hold exists all the same."""

@@ -13,7 +13,7 @@ from remoting.protocol.frames.commands import Command
 async def test_every_private_code_a_broker_answers_has_a_handler(running) -> None:
     table = handlers(running.broker)
     others_own = {RequestCode.NOTIFY, RequestCode.SESSION_FENCED, RequestCode.SHARED_GIVEN, RequestCode.WILL_DUE}
-    others_own |= {RequestCode.FORGET_GROUP}  # answered by controllers
+    others_own |= {RequestCode.FORGET_GROUP, RequestCode.MQTT_GROUP, RequestCode.MOVE_MQTT}  # answered by controllers
     others_own |= {RequestCode.SUBSCRIBE_ROUTES, RequestCode.ROUTES_CHANGED}  # between clients and controllers
     others_own |= {RequestCode.AGREED_USERS, RequestCode.CHANGE_USERS}  # controllers answer brokers
     others_own |= {RequestCode.LIST_CONTROLLERS, RequestCode.CHANGE_CONTROLLERS}

@@ -25,7 +25,7 @@ BROKER = {"clusterName": "C", "brokerName": "b", "brokerAddr": "h:1", "brokerId"
 def test_the_table_is_complete(world):
     codes = {103, 104, 105, 106, 206, 322, 901, 904, 9062, 100, 101, 102, 219, 205, 327, 216, 217, 304, 224, 318, 319}
     assert handlers(world.name_server).keys() == codes
-    more = {1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013, 9060, 9074, 9075, 9076, 9077}
+    more = {1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013, 9060, 9063, 9064, 9074, 9075, 9076, 9077}
     assert handlers(world.name_server, world.plane).keys() == codes | more
 
 

@@ -50,6 +50,9 @@ class FakeController:
         self.settings = "store.flush=sync\nreplication.enabled=False"
         self.lone: list[str] = []
         """Names of brokers that are in no group."""
+        self.mqtt_group = ""
+        self.proxies: list[str] = []
+        """Names of proxies that are connected to every broker."""
         self.away: list[str] = []
         """Names of groups of which no broker is registered."""
         self._loop = asyncio.new_event_loop()
@@ -78,6 +81,8 @@ class FakeController:
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.FORGET_GROUP: self._forget,
+            RequestCode.MOVE_MQTT: self._move_mqtt,
+            RequestCode.PROXY_LIST: self._list_proxies,
         }
         self._server = RemotingServer(Router(handlers))
         self.port = self._loop.run_until_complete(self._server.start("127.0.0.1", 0))
@@ -121,7 +126,15 @@ class FakeController:
         }
         away = {name: BrokerData(cluster="plant", broker_name=name, broker_addrs={}) for name in self.away}
         table = {"broker-a": data, **alone, **away}
-        return command.reply(body=encode_body(ClusterInfo(table)))
+        return command.reply(body=encode_body(ClusterInfo(table, mqtt_group=self.mqtt_group)))
+
+    def _move_mqtt(self, _: Peer, command: Command) -> Command:
+        assert command.fields["heldName"] == self.mqtt_group
+        self.mqtt_group = command.fields["brokerName"]
+        return command.reply()
+
+    def _list_proxies(self, _: Peer, command: Command) -> Command:
+        return command.reply(body=msgspec.json.encode({"proxies": self.proxies}))
 
     def _forget(self, _: Peer, command: Command) -> Command:
         self.away.remove(command.fields["brokerName"])

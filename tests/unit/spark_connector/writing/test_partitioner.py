@@ -110,6 +110,21 @@ def test_mqtt_rows_of_a_parent_go_to_one_group(asked: list[str], write_options: 
     assert set(asked) == {"both", "plant", "new"}
 
 
+def test_mqtt_rows_go_to_the_group_that_has_mqtt(
+    asked: list[str], write_options: Callable[..., WriteOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the controllers hold it, whatever groups have the parent topic; while it is away they wait and fail."""
+    options = write_options()
+    batch = {"mqttTopic": pa.array(["plant/1", "new/x"])}
+    held = groups_of(BROKERS, options, mqtt="c")
+    assert [group for group, _columns, _rows in Partitioner(held, "a", 0, options).split(batch, 2)] == ["c"]
+    away = groups_of({"a": ("h", 1)}, options, absent=("c",), mqtt="c")
+    monkeypatch.setattr(partitioner, "find_groups", lambda _options: away)
+    with pytest.raises(BrokerUnreachable, match=r"broker group 'c' has no master .*its topic 'plant/1'"):
+        list(Partitioner(away, "a", 0, options).split(batch, 2))
+    assert asked == []
+
+
 def test_a_name_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
 ) -> None:

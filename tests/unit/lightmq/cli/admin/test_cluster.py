@@ -185,3 +185,27 @@ def test_a_group_that_is_away_is_shown_and_forgotten_on_demand(
     assert run([*forget, "broker-a", "--yes"]) == 0
     assert "the controllers forgot the broker group broker-a" in capsys.readouterr().out
     assert [one.broker_name for one in controller.removals] == ["broker-a"]
+
+
+def test_the_group_that_has_mqtt_is_shown_and_moved(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not while a proxy is connected, and not without a confirmation."""
+    mqtt = ["cluster", "mqtt", "--server", controller.address]
+    assert run(mqtt) == 0
+    assert "no proxy has asked yet" in capsys.readouterr().out
+    controller.mqtt_group, controller.lone, controller.proxies = "broker-a", ["broker-b"], ["p1"]
+    with pytest.raises(SystemExit):
+        run(["cluster", "status", "--server", controller.address])
+    assert "MQTT is at broker-a" in capsys.readouterr().out
+    move = [*mqtt, "--move-to", "broker-b"]
+    assert run([*move, "--yes"]) == 1
+    assert "1 proxies are connected to broker-a: stop all proxies and bridges first" in capsys.readouterr().err
+    controller.proxies = []
+    assert run(move) == 1
+    assert "stay at broker-a: lightmq cluster mqtt --move-to broker-b --yes" in capsys.readouterr().err
+    assert run([*move, "--yes"]) == 0
+    assert controller.mqtt_group == "broker-b"
+    assert run([*move, "--yes"]) == 1
+    assert "MQTT is at broker-b already" in capsys.readouterr().err
+    controller.away = ["broker-b"]
+    assert run([*mqtt, "--move-to", "broker-a", "--yes"]) == 0
+    assert "broker-b has no master" in capsys.readouterr().err
