@@ -14,9 +14,11 @@ given where the table is used win over those it was made with; no secret gets in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 
 from spark_connector.errors import OptionError
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from spark_connector.writing.writer import RocketMQBatchWriter, RocketMQStreamWriter
 
 
+SPARK_NEEDED = "4.2"
 METADATA_KEY = "rocketmq.options"
 PREFIX = "option."
 PROVIDER, OWNER = "provider", "owner"
@@ -99,6 +102,23 @@ def of_side(options: Mapping[str, str], side: type[ConnectionOptions]) -> dict[s
     return {name: value for name, value in options.items() if name.lower() in own or name.lower() not in others}
 
 
+@contextmanager
+def new_enough() -> Iterator[None]:
+    """Raise OptionError where something cannot be imported because Spark is too old for it.
+
+    The package demands a version, but what is shipped with `addPyFile` or found on PYTHONPATH is not installed.
+    """
+    try:
+        yield
+    except ImportError as failure:
+        if not (failure.name or "").startswith("pyspark"):
+            raise
+        raise OptionError(
+            f"the data source 'rocketmq' needs Spark {SPARK_NEEDED} or newer, this is Spark {pyspark.__version__}: it "
+            f"has no {failure.name}"
+        ) from None
+
+
 class RocketMQDataSource(DataSource):
     """`spark.read`, `readStream`, `write` and `writeStream` with `.format("rocketmq")`."""
 
@@ -122,13 +142,15 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> RocketMQBatchReader:
         """Plan `spark.read`: called by Spark in a process of the driver's side."""
-        from spark_connector.reading.batch_reader import RocketMQBatchReader
+        with new_enough():
+            from spark_connector.reading.batch_reader import RocketMQBatchReader
 
         return RocketMQBatchReader(schema, self._read_options(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader | RefusedStream:  # noqa: N802 - Spark's name
         """For `spark.readStream`."""
-        from spark_connector.reading.stream_reader import RefusedStream, RocketMQStreamReader
+        with new_enough():
+            from spark_connector.reading.stream_reader import RefusedStream, RocketMQStreamReader
 
         try:
             return RocketMQStreamReader(schema, self._read_options(schema))
@@ -137,7 +159,8 @@ class RocketMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQBatchWriter:
         """Plan `df.write`: called by Spark in a process of the driver's side."""
-        from spark_connector.writing.writer import RocketMQBatchWriter
+        with new_enough():
+            from spark_connector.writing.writer import RocketMQBatchWriter
 
         if not with_kept_options(self.options, schema, WriteOptions):
             # Spark does the same for CREATE TABLE ... AS SELECT, whose options would be ignored: rows would go to
@@ -150,7 +173,8 @@ class RocketMQDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 - Spark's name
         """For `df.writeStream`."""
-        from spark_connector.writing.writer import RocketMQStreamWriter
+        with new_enough():
+            from spark_connector.writing.writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(schema, self._write_options(schema), overwrite=overwrite)
 

@@ -16,7 +16,7 @@ import spark_connector
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.errors import OptionError
 from spark_connector.options.read_write import ReadOptions, WriteOptions, parse_read
-from spark_connector.source import RocketMQDataSource, keep_options, own_options, with_kept_options
+from spark_connector.source import RocketMQDataSource, keep_options, new_enough, own_options, with_kept_options
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 SCHEMA = StructType([StructField("body", BinaryType())])
@@ -174,3 +174,17 @@ def test_metadata_of_the_column_stays() -> None:
     columns.fields[0].metadata = {"comment": "payload"}
     kept = keep_options(columns, {"topic": "t"})
     assert kept.fields[0].metadata == {"comment": "payload", "rocketmq.options": '{"topic": "t"}'}
+
+
+def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, whatever a release lacks; what is missing for another reason stays what it is."""
+    monkeypatch.setattr("pyspark.__version__", "4.1.1")
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    monkeypatch.delitem(sys.modules, "spark_connector.reading.stream_reader", raising=False)
+    source = RocketMQDataSource({"topic": "t"})
+    with pytest.raises(
+        OptionError, match=r"needs Spark 4\.2 or newer, this is Spark 4\.1\.1: it has no pyspark\.sql\."
+    ):
+        source.streamReader(StructType([]))
+    with pytest.raises(ImportError, match="no module"), new_enough():
+        raise ImportError("no module", name="elsewhere") from None
