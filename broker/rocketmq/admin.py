@@ -129,7 +129,8 @@ class AdminRequests:
         """215: remove a topic with its queues, the groups' offsets there and their POP retry topics.
 
         It need not exist: not every broker group has every topic. The offsets go first: one that outlived the topic
-        would make its group skip messages of a topic that is created again.
+        would make its group skip messages of a topic that is created again. A group that commits its first one while
+        those of all groups are looked through is found by a second look, when the topic takes no more of them.
         """
         name = text(command.fields, "topic")
         self.tools.authorizer.authorize(peer, command, ADMIN, name)
@@ -148,6 +149,9 @@ class AdminRequests:
                 queues += [(group, *queue) for queue in self.groups.offsets.of_group(group) if queue[0] == retry]
             self.groups.offsets.forget_queues(queues)
             end = max(self.topics.delete(each) for each in (*retries, name))
+        late = [(group, *queue) for group, of in (await self.groups.offsets.by_group(name)).items() for queue in of]
+        if late and self.topics.get(name) is None:
+            end = self.groups.offsets.forget_queues(late)
         self.tools.answers.reply_at(end, peer, command.reply())
 
     def all_topics(self, _peer: Peer, command: Command) -> Command:

@@ -45,6 +45,26 @@ async def test_a_deleted_topic_takes_the_offsets_of_its_groups_with_it(running) 
     assert running.broker.groups.offsets.of_group("g") == {("kept", 0): 3}
 
 
+async def test_a_group_that_comes_while_a_topic_is_deleted_begins_anew(running, monkeypatch) -> None:
+    """It commits its first offset after the look at all groups; no offset outlives the topic."""
+    connection, groups = running.connect(), running.broker.groups
+    groups.offsets.commit([("older", "t", 0, 9)])
+    assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")).code == 0
+    assert groups.offsets.of_group("older") == {}
+    running.broker.topics.table.ensure("t", 1)
+    looked = groups.offsets.by_group
+
+    async def interrupted(topic: str | None = None):
+        found = await looked(topic)
+        if running.broker.topics.table.get("t") is not None:
+            groups.commits.add("g", "t", 0, 3)
+        return found
+
+    monkeypatch.setattr(groups.offsets, "by_group", interrupted)
+    assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")).code == 0
+    assert groups.offsets.of_group("g") == {}
+
+
 async def test_statistics_write_keys_as_the_asking_language_reads_them(running) -> None:
     connection = running.connect()
     running.broker.topics.table.ensure("t", 1)
