@@ -430,7 +430,8 @@ def _given_of(given: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 def _check_idle(given: Mapping[str, Any], needs: Mapping[str, tuple[str, ...]]) -> None:
     """Raise OptionError for an option that is given without what it belongs to."""
     for name, others in needs.items():
-        if name in given and not any(given.get(other) for other in others):
+        present = [other for other in others if given.get(other) is not None and given[other] is not False]
+        if name in given and not present:
             wanted = " or ".join(repr(option_name(other)) for other in others)
             raise OptionError(f"option {option_name(name)!r} does nothing without the option {wanted}")
 

@@ -4,6 +4,7 @@
     {... ,"init":1}                                   the position a new query begins at, before batch 0
     {... ,"from":{topic:{broker:{"0":100}}}}          the end of batch 0, which carries where batch 0 began
     {... ,"logs":{broker:"9f0c"},"ids":{topic:{broker:17}}}   whose offsets these are, see `Lives`
+    {... ,"wanted":{"filters":["plant/#"]}}           with which filters, see `filters`
     {... ,"waitMs":{topic:{broker:{"0":1500}}}}       only in reports, never in a checkpoint: see `lag`
     {... ,"lost":250}                                 only in reports: messages that had expired before they were read
     {... ,"anew":2}                                   only in reports: queues that were begun anew, see `Lives`
@@ -14,6 +15,7 @@ can have:
 
     {":v1":{},":at:broker-a:orders":{},"orders":{"0":123}}
     ":initial":{}   ":from:orders":{"0":100}   ":waitMs:orders":{"0":1500}   ":lost":{"0":250}   ":anew":{"0":2}
+    ":wanted:{\"tags\":[\"a\"]}":{}
     ":log:broker-a:9f0c":{}   ":id:orders":{"0":17}
 
 Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
@@ -29,6 +31,7 @@ batch. Pure.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,12 +39,13 @@ from typing import Any, NamedTuple, cast
 
 from spark_connector.errors import OptionError
 from spark_connector.queues import QueueKey
+from spark_connector.reading.filters import EVERYTHING, Wanted, wanted_in
 
 VERSION = 1
 MOVED_FEW = 0.25
 """Up to this share of moved queues an offset is written by changing the previous one instead of from scratch."""
 MARK, INITIAL, LOST, ANEW = ":v1", ":initial", ":lost", ":anew"
-AT, FROM, WAITING, LOG, ID = ":at:", ":from:", ":waitMs:", ":log:", ":id:"
+AT, FROM, WAITING, LOG, ID, WANTED = ":at:", ":from:", ":waitMs:", ":log:", ":id:", ":wanted:"
 FORMS_REMEMBERED = 4
 """Offsets one query has at hand: where it was, where it goes, what is there, and the answers in between."""
 
@@ -111,6 +115,7 @@ class StreamOffset:
     waiting_ms: Positions | None = None
     lost: int = 0
     lives: Lives = NOT_KNOWN
+    wanted: Wanted = EVERYTHING
     anew: int = 0
 
 
@@ -130,6 +135,8 @@ def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> di
     if offset.lives:
         form["logs"] = dict(sorted(offset.lives.logs.items()))
         form["ids"] = {topic: dict(sorted(ids.items())) for topic, ids in sorted(offset.lives.ids.items())}
+    if offset.wanted:
+        form["wanted"] = offset.wanted.to_json()
     return form
 
 
@@ -147,6 +154,8 @@ def to_kafka_json(offset: StreamOffset) -> dict[str, Any]:
         form[LOST] = {"0": offset.lost}
     if offset.anew:
         form[ANEW] = {"0": offset.anew}
+    if offset.wanted:
+        form[WANTED + json.dumps(offset.wanted.to_json(), separators=(",", ":"))] = {}
     form |= {f"{LOG}{broker}:{log}": {} for broker, log in offset.lives.logs.items()}
     for topic, ids in offset.lives.ids.items():
         form[ID + topic] = {"0": next(iter(ids.values()))}
@@ -174,8 +183,8 @@ def from_json(form: Mapping[str, Any]) -> StreamOffset:
         origin = _unnest(form["from"]) if "from" in form else None
         waiting = _unnest(form["waitMs"]) if "waitMs" in form else None
         lives = Lives(_texts(form.get("logs", {})), _lives(form.get("ids", {})))
-        lost, anew = int(form.get("lost", 0)), int(form.get("anew", 0))
-        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting, lost, lives, anew)
+        lost, anew, wanted = int(form.get("lost", 0)), int(form.get("anew", 0)), wanted_in(form.get("wanted", {}))
+        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting, lost, lives, wanted, anew)
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 
@@ -198,8 +207,9 @@ def _from_kafka(form: Mapping[str, Any]) -> StreamOffset:
         lost, anew = (int(form.get(name, {"0": 0})["0"]) for name in (LOST, ANEW))
         logs = dict(name.removeprefix(LOG).rsplit(":", 1) for name in form if name.startswith(LOG))
         ids = {topic: {broker: int(form[ID + topic]["0"])} for topic, broker in brokers.items() if ID + topic in form}
-        lives = Lives(logs, ids)
-        return StreamOffset(under("") or {}, under(FROM), INITIAL in form, under(WAITING), lost, lives, anew)
+        text = next((name.removeprefix(WANTED) for name in form if name.startswith(WANTED)), "{}")
+        lives, wanted = Lives(logs, ids), wanted_in(json.loads(text))
+        return StreamOffset(under("") or {}, under(FROM), INITIAL in form, under(WAITING), lost, lives, wanted, anew)
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 

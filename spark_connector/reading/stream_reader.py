@@ -55,6 +55,7 @@ from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading import planner
 from spark_connector.reading.bounds import BoundsWatch, prove_ends, waiting_ms
+from spark_connector.reading.filters import left_out, wanted_of
 from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, begun_anew, total_behind
 from spark_connector.reading.planner import starting_positions
 from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select
@@ -261,6 +262,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._selection = select(options)
         self._row_filter = row_filter(self._selection, options)
+        self._wanted = wanted_of(self._selection, options)
         self._initial: dict[str, Any] | None = None
         self._watch: BoundsWatch | None = None
         self._bounds: Mapping[QueueKey, Bounds] = {}
@@ -283,7 +285,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_partitions(self._options, self._bounds)
             start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
             self._losses.report(planner.losses(start, self._bounds))
-            point = StreamOffset(self._within(start), initial=True, lives=watch.lives(start))
+            point = StreamOffset(self._within(start), initial=True, lives=watch.lives(start), wanted=self._wanted)
             self._initial = self._memory.to_json(point)
         return self._initial
 
@@ -336,13 +338,20 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = ends
         self._pace.offered_batch()
         lives = begin.lives.then(self._connected().lives(ends))
-        return StreamOffset(ends, origin=begin.positions if begin.initial else None, lives=lives)
+        origin = begin.positions if begin.initial else None
+        return StreamOffset(ends, origin=origin, lives=lives, wanted=self._wanted)
 
     def _in_this_life(self, begin: StreamOffset) -> StreamOffset:
         """The same point, at the beginning of every queue that is another one than before, if that is allowed."""
+        self._check_filters(begin)
         changed = begun_anew(begin.positions, begin.lives, self._connected().lives(begin.positions))
         self._losses.report_anew(changed, begin.positions)
         return self._anew(begin, changed)
+
+    def _check_filters(self, point: StreamOffset) -> None:
+        """Raise DataLost, or log once, where older rows are left out that are wanted now; see `filters`."""
+        if point.lives and point.wanted != self._wanted and (what := left_out(point.wanted, self._wanted)):
+            self._losses.report([f"older {what}, are not read with this checkpoint"])
 
     def _anew(self, begin: StreamOffset, changed: Collection[QueueKey]) -> StreamOffset:
         if not changed:
@@ -400,6 +409,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of a planned batch, without those of queues that are others by now, if that is allowed."""
         if stop.positions is self._planned:
             return stop.positions
+        self._check_filters(stop)
         changed = begun_anew(stop.positions, stop.lives, self._connected().lives(stop.positions))
         self._losses.report_anew(changed, stop.positions)
         return {key: end for key, end in stop.positions.items() if key not in changed} if changed else stop.positions

@@ -31,7 +31,7 @@ def test_a_table_of_a_topic(spark: Any, sql: Any, load: Frames, server: str, tmp
     rows = spark.range(6).selectExpr("cast(id AS string) AS value", "concat('k', id % 2) AS key")
     rows.write.format("rocketmq").mode("append").options(nameServer=server, topic="tabled").save()
     sql(
-        f"CREATE TABLE orders USING rocketmq OPTIONS (nameServer '{server}', topic 'tabled', batchRows 100) "
+        f"CREATE TABLE orders USING rocketmq OPTIONS (nameServer '{server}', topic 'tabled', delayMs 0) "
         "COMMENT 'all of them' TBLPROPERTIES ('team' = 'shop')"
     )
     assert numbers(sql("SELECT * FROM orders")) == list(range(6))

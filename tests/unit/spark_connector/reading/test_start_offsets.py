@@ -25,7 +25,9 @@ def at_time(ms: int) -> Mapping[QueueKey, Bounds]:
 
 
 def starts(default: int = LATEST, **given: str) -> dict[QueueKey, int]:
-    options = parse_read({"topic": "a,b", "startingOffsetsByTimestampStrategy": "latest"} | given)
+    is_timed = not {"startingOffsetsByTimestamp", "startingTimestamp"}.isdisjoint(given)
+    usual = {"startingOffsetsByTimestampStrategy": "latest"} if is_timed else {}
+    options = parse_read({"topic": "a,b"} | usual | given)
     return starting_positions(options, select(options), BOUNDS, at_time, default)
 
 

@@ -539,3 +539,28 @@ def test_a_checkpoint_of_an_earlier_release_gets_its_identity_with_the_next_batc
     engine.drain()
     assert bodies(engine) == [b"b"]
     assert from_json(json.loads(run.offsets[1])).lives.logs == {NAME: "log-1"}
+
+
+def test_a_wider_filter_under_a_checkpoint_is_refused_or_goes_on_by_rule(
+    broker: ToyBroker, read_options: Options, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older rows of what it covers now are behind the positions; also where a batch was planned before."""
+    run = Run(read_options(mqttFilter="plant/+/temp", **EARLIEST))
+    publish(broker, "plant/1/temp", range(3))
+    publish(broker, "plant/1/other", range(3, 6))
+    run.start().drain()
+    narrow = dict(run.offsets)
+    publish(broker, "plant/1/temp", range(6, 8))
+    run.start().step(fail=True)
+    wider = read_options(mqttFilter="plant/#", **EARLIEST)
+    for offsets in (narrow, run.offsets):
+        run.offsets = dict(offsets)
+        with pytest.raises(DataLost, match=r"older rows of 'plant/#' .* are not read with this checkpoint"):
+            run.start(wider).step()
+    going_on = run.start(read_options(mqttFilter="plant/#", failOnDataLoss="false", **EARLIEST))
+    publish(broker, "plant/1/other", range(8, 9))
+    going_on.drain()
+    assert caplog.text.count("are not read with this checkpoint") == 1
+    assert b"0008" in bodies(going_on)
+    assert b"0003" not in bodies(going_on)
+    run.start(wider).drain()
