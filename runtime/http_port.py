@@ -24,6 +24,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
+from remoting.transport.patience import PatientTimer
 from runtime.problems import PROBLEM_TYPE, problem_body
 
 HEAD_BYTES_MAX = 8_192
@@ -171,7 +172,7 @@ class PageConnection(asyncio.BufferedProtocol):
         """Whether the socket takes no output."""
         self._paused = False
         """Whether nothing is read, because the buffer is full."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
@@ -264,7 +265,7 @@ class PageConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
         if seconds is not None and self._transport is not None:
-            self._timer = self._loop.call_later(seconds, self.abort)
+            self._timer = PatientTimer(seconds, self.abort)
 
     def _turn(self) -> None:
         """Continue in the loop's next turn, after other connections."""

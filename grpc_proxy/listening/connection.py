@@ -175,6 +175,12 @@ class GrpcConnection(asyncio.Protocol):
         self.http.go_away()
         self._flush()
 
+    def excuse(self, late_s: float) -> None:
+        """This side was late by so much: the client is not charged for it."""
+        self._since_s += late_s
+        if self._stalled_s is not None:
+            self._stalled_s += late_s
+
     def sweep(self, now_s: float, *, refill: bool) -> None:
         """End what has taken too long."""
         http, limits = self.http, self._shared.limits

@@ -18,6 +18,7 @@ from typing import Any
 from grpc_proxy.listening.connection import ConnectionUser, GrpcConnection
 from remoting import clock
 from remoting.transport.certificates import CertificateFiles
+from remoting.transport.patience import late_s
 from runtime.logs import get_logger
 
 BACKLOG = 1_024
@@ -120,9 +121,13 @@ class GrpcListener:
     async def _sweep(self) -> None:
         count = 0
         while True:
+            due_s = clock.monotonic_s() + SWEEP_S
             await asyncio.sleep(SWEEP_S)
             count += 1
             now_s = clock.monotonic_s()
+            late = late_s(due_s, now_s)
+            for connection in self._shared.connections if late else ():
+                connection.excuse(late)
             if self._tls is not None:
                 self._tls.refresh(int(now_s * 1_000))
             if count % REFILL_SWEEPS == 0:

@@ -163,6 +163,12 @@ class Intake:
                 self.refused[reason] += 1
                 yield reader, reason
 
+    def excuse(self, late_s: float) -> None:
+        """This side was late by so much: no peer is charged for it."""
+        for frame in self._frames.values():
+            frame.begun_s += late_s
+            frame.judged_s += late_s
+
     def _judge(self, frame: _Frame, now_s: float) -> str:
         """Return whether a frame is overdue, or too slow since the last check, as a reason; else empty."""
         limits = self.limits

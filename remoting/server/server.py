@@ -38,6 +38,7 @@ from remoting.server.router import Access
 from remoting.transport.certificates import LOOK_INTERVAL_MS, ServerTls
 from remoting.transport.contracts import Handler
 from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkCounters, LinkSettings
+from remoting.transport.patience import late_s
 
 UNPROVEN_FIRST_S = 10.0
 """Longest time from a connection without a proved key to its first whole request."""
@@ -84,6 +85,11 @@ class Strangers:
     def forget(self, stranger: Stranger) -> None:
         """Stop watching a connection that has ended."""
         self._heard.pop(stranger, None)
+
+    def excuse(self, late_s: float) -> None:
+        """This side was late by so much: nobody is charged for it."""
+        for stranger, (heard_s, frames) in self._heard.items():
+            self._heard[stranger] = heard_s + late_s, frames
 
     def overdue(self, now_s: float) -> Iterator[Stranger]:
         """Yield and count the connections that have been silent for too long; to be called periodically."""
@@ -230,6 +236,11 @@ class RemotingServer:
     def _sweep(self) -> None:
         """Cut the connections with overdue frames, and those that are silent without a proved key."""
         loop = asyncio.get_running_loop()
+        if self._sweep_timer is not None:
+            late = late_s(self._sweep_timer.when(), loop.time())
+            if late:
+                self.intake.excuse(late)
+                self.strangers.excuse(late)
         for reader, reason in self.intake.overdue(clock.monotonic_s()):
             cast("PeerFrames", reader).cut(f"{reason}: a frame that began was not finished in time")
         for stranger in self.strangers.overdue(clock.monotonic_s()):

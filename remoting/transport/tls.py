@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from remoting.transport.failures import reason_of
+from remoting.transport.patience import PatientTimer
 
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 """Longest time from the first byte of TLS to the end of the handshake."""
@@ -57,13 +58,13 @@ class TlsTransport:
         self._early: list[bytes] = []
         self._early_bytes = 0
         self._ended = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: PatientTimer | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the handshake is, or fails with SSLError, SSLEOFError or TimeoutError."""
 
     def begin(self) -> None:
         """Start the handshake and its time limit; a client sends its first message."""
-        self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_SECONDS, self._too_late)
+        self._timer = PatientTimer(HANDSHAKE_TIMEOUT_SECONDS, self._too_late)
         self._handshake()
 
     @property

@@ -474,6 +474,14 @@ def test_time_does_not_run_while_this_side_does_not_read(intake: Intake) -> None
     assert overdue(intake, 24) == []
 
 
+def test_time_in_which_this_side_was_late_is_not_charged_to_a_frame(intake: Intake) -> None:
+    reader = Socket(proved=False)
+    intake.progress(reader, 8, 1 * KB, 0)
+    intake.excuse(30)
+    assert overdue(intake, 31) == []
+    assert [reason for _reader, reason in intake.overdue(45)] != []
+
+
 def test_a_frame_that_was_forgotten_costs_nothing(intake: Intake) -> None:
     intake.finished(Socket(), 0)
     assert intake.reserved_bytes == 0

@@ -158,6 +158,14 @@ def test_a_silent_connection_has_little_time(strangers: Strangers) -> None:
     assert list(strangers.overdue(1_000)) == []
 
 
+def test_time_in_which_this_side_was_late_is_not_silence(strangers: Strangers) -> None:
+    one = Socket()
+    strangers.came(one, 0)
+    strangers.excuse(5)
+    assert list(strangers.overdue(UNPROVEN_FIRST_S + 5)) == []
+    assert list(strangers.overdue(UNPROVEN_FIRST_S + 5.1)) == [one]
+
+
 def test_a_client_that_sent_a_request_may_be_silent_for_longer(strangers: Strangers) -> None:
     one = Socket()
     strangers.came(one, 0)
