@@ -18,6 +18,7 @@ from broker.delayed.feature import DelayedFeature
 from broker.figures import Backlog, GroupLag, declare_figures
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
+from broker.light_queues.feature import LightQueueFeature
 from broker.lite.feature import LiteFeature
 from broker.metrics import AppendTimes, BrokerMetrics, watch_store
 from broker.migration.feature import MigrationFeature
@@ -203,7 +204,23 @@ class BrokerParts:
             self.reading,
             self.groups,
             HistoryFeature(tools, topics=topics.table, visible=topics.visible),
+            self._light_queues(registry),
         ]
+
+    def _light_queues(self, registry: Registry) -> LightQueueFeature:
+        """The limits and the end of light queues: what may be using one."""
+        return LightQueueFeature(
+            self.tools,
+            topics=self.topics.table,
+            subscriptions=self.subscriptions,
+            sessions=self.sessions.table,
+            shared=self.shared.groups,
+            retained=self.retained.table,
+            long_polls=self.reading.long_polls,
+            appender=self.publishing.appender,
+            write_commits=self.groups.commits.flush,
+            registry=registry,
+        )
 
     def _operating(self, registry: Registry, lite: LiteFeature) -> OperatingFeature:
         """What operators ask for, over the parts of the others."""

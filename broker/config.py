@@ -49,6 +49,12 @@ class LimitsConfig:
     """Most bytes of records in one answer to a pull of any kind; what does not fit comes with the next pull."""
     topics_max: int = setting(100_000, minimum=1, live=True)
     """Parent topics; the creation of one more is refused."""
+    mqtt_topics_per_parent_max: int = setting(1_000_000, minimum=0, live=True)
+    """MQTT topics of one parent topic (those with the same first level); a message that would make one more is refused
+    with FLOW_CONTROL (MQTT 5: 0x97), those to existing topics go on. 0 = no limit."""
+    mqtt_topics_per_user_max: int = setting(1_000_000, minimum=0, live=True)
+    """MQTT topics that one user has made by publishing or subscribing to them, and that have not ended yet; one more is
+    refused with FLOW_CONTROL (MQTT 5: 0x97). Clients without a user count together. 0 = no limit."""
     cached_topics_max: int = setting(200_000, minimum=16)
     """MQTT topics whose queues are cached; the cache is cleared when it is full."""
     filters_max: int = setting(100_000, minimum=1)
@@ -249,6 +255,13 @@ class BrokerConfig:
     """How long a proxy may take to decide whether a will that is due may be published; another one is asked then."""
     filter_expiry_s: int = setting(600, minimum=1)
     """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
+    unused_queue_expiry_s: int = setting(600, minimum=0, live=True)
+    """How long the light queue of an MQTT topic (or one that a RocketMQ sender names) is kept once the log has no
+    message of it, nobody is subscribed and nothing is retained; longer than a proxy needs to come back. A topic that
+    comes back begins a new queue at offset 0. The time begins again with a start of the broker. 0 keeps all."""
+    unused_offset_expiry_s: int = setting(7 * 86_400, minimum=0, live=True)
+    """How long such a queue is kept further because a consumer group has committed an offset there; then the offset is
+    removed with it."""
     stage_expiry_s: int = setting(86_400, minimum=60)
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
     delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400, live=True)

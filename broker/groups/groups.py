@@ -476,6 +476,7 @@ def _committed(entry: tuple[bytes, tuple[bytes, int]]) -> tuple[str, QueueKey, i
 
 
 Done = Callable[[Exception | None], None]
+LIGHT = names.LMQ_PREFIX.decode()
 COMMITS_WAIT_S = 0.1
 """How long a commit that is not answered may wait for others."""
 
@@ -513,9 +514,10 @@ class OffsetGather:
             self._timer = None
         waiting, self._waiting = self._waiting, []
         items, self._items = self._items, {}
+        items = {key: offset for key, offset in items.items() if not self._outlives(key[1], offset)}
         if not waiting:
             items = {key: offset for key, offset in items.items() if self._changes(key, offset)}
-        if not items:
+        if not items and not waiting:
             return
         try:
             position = self._offsets.commit((*key, offset) for key, offset in items.items())
@@ -531,6 +533,15 @@ class OffsetGather:
 
         if waiting:
             self._store.when_confirmed(position, confirmed)
+
+    def _outlives(self, topic: str, offset: int) -> bool:
+        """Whether an offset is behind the end of a light queue: it is one of an earlier queue of that name."""
+        if not topic.startswith(LIGHT) or not offset:
+            return False
+        queue = self._store.queues.find(topic.encode())
+        outlives = queue is None or offset > self._store.reading.next_offset(queue)
+        self._metrics.dropped.child("offset_of_ended_queue").value += outlives
+        return outlives
 
     def _changes(self, key: tuple[str, str, int], offset: int) -> bool:
         known = self._offsets.get(*key)

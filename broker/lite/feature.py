@@ -58,7 +58,6 @@ class LiteFeature(Feature):
             tools.store,
             topics.table,
             groups.groups,
-            dispatcher=subscriptions.dispatcher,
             subscribers=subscriptions.subscribers,
             topics_max=tools.config.limits.lite_topics_max,
         )

@@ -37,14 +37,13 @@ from broker.topics.topics import LITE_EXPIRATION
 from remoting.native.vectors import nonzero, view, within
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records import names
 from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
     from broker.groups.groups import Groups
     from broker.pop.ordered import BlockChange
     from broker.store.log_store import LogStore
-    from broker.subscriptions.filters import Dispatcher, Subscribers
+    from broker.subscriptions.filters import Subscribers
     from broker.topics.topics import Topics
 
 MESSAGES_MAX = 32
@@ -72,7 +71,6 @@ class LiteTopics:
         topics: Topics,
         groups: Groups,
         *,
-        dispatcher: Dispatcher,
         subscribers: Subscribers,
         topics_max: int,
     ) -> None:
@@ -80,7 +78,6 @@ class LiteTopics:
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._dispatcher = dispatcher
         self._subscribers = subscribers
         self._topics_max = topics_max
         self.expirations: dict[str, int] = {}
@@ -155,8 +152,7 @@ class LiteTopics:
     def delete(self, expired: Sequence[tuple[int, bytes, str]], changes: Sequence[StateChange]) -> None:
         """Delete expired lite topics, in one group with these changes. Raises StoreError: nothing has changed."""
         self._store.queues.delete([queue_id for queue_id, _name, _parent in expired], changes)
-        for queue_id, name, parent in expired:
-            self._dispatcher.forget(names.light_queue_topic(name))
+        for queue_id, _name, parent in expired:
             self.counts[parent] -= 1
             self._set(queue_id, _OTHER, 0)
 

@@ -33,7 +33,7 @@ cdef class _Written:
 
 cdef class AppendRequests:
     cdef public object metrics, sessions, publication
-    cdef object _store, _answers, _quota, _subscribers
+    cdef object _store, _answers, _quota, _placing, _subscribers
     cdef Authorizer _authorizer
     cdef Placement _placement
     cdef Appender _appender

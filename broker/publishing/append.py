@@ -244,6 +244,7 @@ class AppendRequests:
         self._authorizer = tools.authorizer
         self._answers = tools.answers
         self._placement = placement
+        self._placing = placement.choice.placing
         self._appender = appender
         self._quota = quota
         self._subscribers = subscribers
@@ -254,7 +255,11 @@ class AppendRequests:
         if self._quota.active:
             admit_retained(self._quota, self.metrics, image_views(command.body))
         noted = PacketIds(self, peer)
-        placed = self._placement.placed(command.body, False, noted.admit)
+        self._placing.request = peer, command
+        try:
+            placed = self._placement.placed(command.body, False, noted.admit)
+        finally:
+            self._placing.request = None
         if noted.lost is not None:
             remark = f"the session of {noted.lost!r} is not held by this connection"
             raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)

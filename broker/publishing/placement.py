@@ -90,6 +90,8 @@ class QueueChoice:
         """`retained_expiry(topic, expiry_s)` is called for every message to be retained for that many seconds."""
         self._topics = topics
         self._dispatcher = dispatcher
+        self.placing = dispatcher.placing
+        """What is being placed."""
         self._queue_count = queue_count
         self._auto_create = auto_create
         self._message_size_bytes_max = message_size_bytes_max
@@ -208,6 +210,7 @@ class Placement:
     def __init__(self, choice: QueueChoice, waiting: Waiting | None = None) -> None:
         """Without `waiting` every message goes to its topic now."""
         self.choice = choice
+        self._placing = choice.placing
         self._queues_of = choice.queues_of
         self._way = choice.way
         self._waiting = waiting
@@ -222,6 +225,7 @@ class Placement:
             Refused: unknown or unwritable topic, queue out of range, too large, or it may not wait.
             RemoteViolation: an image is malformed.
         """
+        self._placing.images = images
         queues, odd, images, dues = native.core.placed(images, self._way, None if now else self._times)
         waiting = self._waiting
         if dues and waiting is not None:
@@ -273,6 +277,7 @@ class Placement:
         Raises:
             Refused, RemoteViolation: as `placed`.
         """
+        self._placing.images = images
         times = None if self._waiting is None else self._waiting.none_wait
         queues, odd, _images, _dues = native.core.placed(images, self._way, times)
         count = len(queues)

@@ -82,6 +82,10 @@ class LongPolls:
         """Whether no further request can wait."""
         return len(self.waiters) >= self._waiters_max
 
+    def waited_for(self, queue_id: Hashable) -> bool:
+        """Whether a request waits for this queue."""
+        return queue_id in self._by_queue
+
     def count(self, about: object) -> int:
         """How many requests wait that were given this `about`."""
         return sum(waiter.about == about for waiter in self.waiters)

@@ -361,7 +361,11 @@ class SendRequests:
         if half:
             placed = self.transactions.prepare(images, special.properties)
         else:
-            placed = self.placement.placed(images)
+            choice.placing.request = peer, command
+            try:
+                placed = self.placement.placed(images)
+            finally:
+                choice.placing.request = None
         owner = self.topics.owner(placed.queues[0][0])
         index = index if owner is None else owner[1]
         transaction = unique.decode("utf-8", "replace")

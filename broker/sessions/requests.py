@@ -47,6 +47,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.topics import inner_filter, share_of
+from remoting.server.authorizer import ANONYMOUS
 from remoting.transport.calls import failure_reply
 from remoting.transport.contracts import Handler, Peer
 
@@ -226,12 +227,14 @@ class SessionRequests:
         """Make the queues of the exact topics among their filters."""
         wanted = []
         for request in requests:
+            session = self._sessions.get(request.client_id)
+            user = (session.user if session is not None else None) or ANONYMOUS
             for one in request.filters:
                 topic = inner_filter(one.filter)
                 if topics.validate_filter(topic) is None and not topics.is_wildcard(topic):
-                    wanted.append(names.light_queue_name(topic.encode()))
+                    wanted.append((names.light_queue_name(topic.encode()), user))
         with suppress(StoreError):  # each request is refused by itself when it needs its queues
-            self._store.queues.open_all(wanted)
+            self._sessions.exact_topics.subscribe(wanted)
 
     def _subscribed(self, request: SubscribeRequest) -> tuple[Subscribed, int]:
         """What became of the filters, and the log position at which it holds; Refused or StoreError."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.sessions.client_session import NO_OFFSETS, ClientSession, load_sessions, offset_key, pack_offset
-from broker.sessions.subscriptions import SubscriptionBook
+from broker.sessions.subscriptions import ExactTopics, SubscriptionBook
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
@@ -291,6 +291,15 @@ class Sessions:
         return session
 
     # ---- subscriptions, offsets, QoS 2
+
+    @property
+    def exact_topics(self) -> ExactTopics:
+        """What opens the queues of exact topics that are subscribed to."""
+        return self._book.exact
+
+    @exact_topics.setter
+    def exact_topics(self, exact: ExactTopics) -> None:
+        self._book.exact = exact
 
     def subscribe(self, request: SubscribeRequest) -> tuple[list[SubscribeResult], int]:
         """Add or change subscriptions; a filter that is not granted gets a code from 0x80 on and no queue."""

@@ -16,11 +16,13 @@ A subscription that wants messages from before it begins lower in its queue (`st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from broker.sessions.client_session import ClientSession, Subscription, offset_key, pack_offset
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
+from broker.subscriptions.filters import Unlimited
 from remoting.protocol.bodies.session_body import (
     FAILURE,
     HISTORY_BIT,
@@ -32,6 +34,7 @@ from remoting.protocol.bodies.session_body import (
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.topics import inner_filter, share_of, validate_subscription
+from remoting.server.authorizer import ANONYMOUS
 
 if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups
@@ -41,6 +44,18 @@ if TYPE_CHECKING:
 NOT_SUPPORTED = 0x83
 NOT_VALID = 0x8F
 QUOTA = 0x97
+
+
+class ExactTopics(Protocol):
+    """Opens the light queues of exact topics that are subscribed to."""
+
+    def subscribe(self, wanted: Iterable[tuple[bytes, str]], /) -> None:
+        """Make the missing ones of these queues, as (name, user), by one record; none beyond a limit."""
+        ...
+
+    def subscribed(self, name: bytes, user: str, /) -> int:
+        """Return the queue `name`. Refused: it would be one too many of the user."""
+        ...
 
 
 class SubscriptionBook:
@@ -60,6 +75,7 @@ class SubscriptionBook:
         self._filters = filters
         self._subscriptions_max = subscriptions_max
         self.subscribers = subscribers
+        self.exact: ExactTopics = Unlimited(store)
 
     def restore(self, session: ClientSession) -> None:
         """A session was read from the log: it holds its filters."""
@@ -80,7 +96,7 @@ class SubscriptionBook:
         if refusal:
             return _refused(refusal)
         try:
-            queue_id = self._queue_of(inner_filter(wanted.filter))
+            queue_id = self._queue_of(inner_filter(wanted.filter), session.user or ANONYMOUS)
         except Refused:
             return _refused(QUOTA)
         offset = live = self._store.reading.next_offset(queue_id)
@@ -175,11 +191,11 @@ class SubscriptionBook:
         if self._store.state.get(state_kinds.SESSION_OFFSET, key) is not None:
             changes.append(StateChange(state_kinds.SESSION_OFFSET, key, None))
 
-    def _queue_of(self, topic_filter: str) -> int:
+    def _queue_of(self, topic_filter: str, user: str) -> int:
         encoded = topic_filter.encode()
         if topics.is_wildcard(topic_filter):
             return self._filters.acquire(encoded)
-        return self._store.queues.open(names.light_queue_name(encoded))
+        return self.exact.subscribed(names.light_queue_name(encoded), user)
 
 
 def _refused(code: int) -> SubscribeResult:

@@ -7,7 +7,7 @@ be read yet is never taken for what is gone. Thread rule: loop thread; results a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.store.append.replica_writer import ReplicaWriter
 from broker.store.append.writer import Writer
@@ -39,6 +39,11 @@ class Queues:
         self._index = index
         self._writer = writer
         self._failure = failure
+        self._listeners: list[Callable[[int, bytes], None]] = []
+
+    def on_delete(self, listener: Callable[[int, bytes], None]) -> None:
+        """Call `listener(id, name)` for each queue that `delete` has deleted."""
+        self._listeners.append(listener)
 
     def open(self, name: bytes) -> int:
         """Return the id of the queue `name`, created if it does not exist (one state record)."""
@@ -72,8 +77,41 @@ class Queues:
 
     def delete(self, queues: Sequence[int], changes: Sequence[StateChange] = ()) -> int:
         """Delete queues permanently, in one group with `changes`, on a full disk too; return the end position."""
-        gone = [change for queue in queues if self.name(queue) for change in self._registry.deletion(queue)]
-        return self._writer.append((), [*changes, *gone], atomic=True, essential=True).end_position
+        names = [self.name(queue) for queue in queues]
+        gone = self._registry.deletion(names)
+        end = self._writer.append((), [*changes, *gone], atomic=True, essential=True).end_position
+        for listener in self._listeners:
+            for queue, name in zip(queues, names, strict=True):
+                listener(queue, name)
+        return end
+
+    def empty(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Return (id, next offset) of the queues with ids in [first, end) of which the log has no message.
+
+        One that is not confirmed yet counts as a message.
+        """
+        next_offset = self._index.next_offset
+        return [(queue, next_offset(queue)) for queue in self._index.empty(self._registry.ids(first, end))]
+
+    def is_empty(self, queue: int, next_offset: int) -> bool:
+        """Whether a queue still exists, has the same next offset, and the log has no message of it."""
+        if not self._registry.exists(queue) or self._index.next_offset(queue) != next_offset:
+            return False
+        return self._index.is_empty(queue)
+
+    def had_messages(self, queue: int) -> bool:
+        """Whether a queue, which may be deleted, ever had a message or continues another log's."""
+        return self._index.next_offset(queue) > 0
+
+    @property
+    def count(self) -> int:
+        """How many queues there are."""
+        return self._registry.count
+
+    @property
+    def ids_end(self) -> int:
+        """The id that the next new queue gets: all others are below it."""
+        return self._registry.next_id
 
 
 class Reading:

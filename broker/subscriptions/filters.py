@@ -25,13 +25,14 @@ Invariant: a cached result always equals what an uncached computation would retu
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
 
 from broker.store.placed import property_value
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, RecordView
@@ -40,6 +41,8 @@ from remoting.protocol.records.topics import FilterTrie, TopicTree, validate_top
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
     from broker.topics.topics import Topics
+    from remoting.protocol.frames.commands import Command
+    from remoting.transport.contracts import Peer
 
 
 _QUEUE_ID = struct.Struct("<I")
@@ -146,6 +149,8 @@ class Subscribers:
     """Subscriptions by queue."""
 
     def __init__(self) -> None:
+        self.on_last: Callable[[int], None] = lambda _queue_id: None
+        """Called with a queue that has no subscription any more."""
         self._counts: dict[int, int] = {}
         self._not_own: dict[int, set[str]] = {}
         """Queue -> clients whose subscription has No Local; few queues have one."""
@@ -169,6 +174,7 @@ class Subscribers:
             self._counts[queue_id] = left
         else:
             del self._counts[queue_id]
+            self.on_last(queue_id)
         self._forget(client_id, queue_id, options)
 
     def any(self, queue_id: int) -> bool:
@@ -219,6 +225,54 @@ LIGHT_LISTS_MAX, LIGHT_LIST_BYTES_MAX = 8_192, 1_024
 """Lists of light queues that are cached, and the longest of them; at most 20 MB."""
 
 
+class TopicOpening(Protocol):
+    """Opens the light queues of topics that are published to."""
+
+    def open(self, name: bytes, parent: bytes, topic: bytes, /) -> int:
+        """Return the light queue `name` below `parent` for a message on an MQTT topic, or on none.
+
+        Raises:
+            Refused: there are too many of them.
+        """
+        ...
+
+    def check(self, topic: bytes, /) -> None:
+        """Return when the sender of a message on a topic may make one more. Refused: there are too many of its own."""
+        ...
+
+
+class Unlimited:
+    """Opens whatever queue is wanted."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def open(self, name: bytes, _parent: bytes, _topic: bytes) -> int:
+        """Return the light queue `name`."""
+        return self._store.queues.open(name)
+
+    def check(self, topic: bytes) -> None:
+        """Return: there is no limit."""
+
+    def subscribe(self, wanted: Iterable[tuple[bytes, str]]) -> None:
+        """Make the missing queues of these, as (name, user)."""
+        self._store.queues.open_all([name for name, _user in wanted])
+
+    def subscribed(self, name: bytes, _user: str) -> int:
+        """Return the light queue `name`."""
+        return self._store.queues.open(name)
+
+
+class Placing:
+    """What is being placed at the moment, for whom a new topic counts."""
+
+    def __init__(self) -> None:
+        self.images = b""
+        """The images back to back."""
+        self.request: tuple[Peer, Command] | None = None
+        """The request they came with."""
+
+
 class Dispatcher:
     """Cached topic -> queue ids; `invalidations` and `misses` are counted for the metrics page."""
 
@@ -244,6 +298,8 @@ class Dispatcher:
         self._tree: TopicTree[None] = TopicTree()
         self.light: dict[bytes, tuple[int, ...]] = {}
         """Value of INNER_MULTI_DISPATCH -> ids of its light queues, for hot loops; other callers use `lit`."""
+        self.opening: TopicOpening = Unlimited(store)
+        self.placing = Placing()
         self.misses = 0
         self.invalidations = 0
         filters.on_change(self._filter_changed)
@@ -283,23 +339,19 @@ class Dispatcher:
         named = [name for name in light_queues.split(b",") if name]
         if len(named) > LIGHT_QUEUES_PER_MESSAGE_MAX:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"more than {LIGHT_QUEUES_PER_MESSAGE_MAX} light queues")
-        ids, open_queue = [], self._store.queues.open
+        ids, open_queue = [], self.opening.open
         has_zero, has_server = b"\x00" in light_queues, SERVER_ROOT in light_queues
         for name in dict.fromkeys(named):
             if not name.startswith(names.LMQ_PREFIX) or (has_zero and b"\x00" in name):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"light queue name {name!r} does not begin with %LMQ%")
             if has_server and (name + SLASH).startswith(SERVER_QUEUES):
                 raise Refused(ResponseCode.NO_PERMISSION, "queues below $SYS are the server's own")
-            ids.append(open_queue(name))
+            ids.append(open_queue(name, b"", b""))
         if len(light_queues) <= LIGHT_LIST_BYTES_MAX:
             if len(self.light) >= LIGHT_LISTS_MAX:
                 self.light.clear()
             self.light[light_queues] = tuple(ids)
         return tuple(ids)
-
-    def forget(self, topic: bytes) -> None:
-        """The light queue of a topic was deleted: its next message gets a new one."""
-        self._drop([topic])
 
     def _miss(self, topic: bytes) -> tuple[int, ...]:
         self.misses += 1
@@ -313,11 +365,12 @@ class Dispatcher:
         if config is None:
             if not self._auto_create:
                 raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic [{parent}] not exist and may not be created by use")
+            self.opening.check(topic)
             config = self._topics.ensure(parent, self._queue_count)
         index = names.queue_index(topic, config.write_queue_count)
         ids = (
             self._topics.queue_ids(parent)[index],
-            self._store.queues.open(names.light_queue_name(topic)),
+            self.opening.open(names.light_queue_name(topic), parent.encode(), topic),
             *self._filters.match(topic),
         )
         if len(self._cache) >= self._cached_topics_max:
@@ -336,12 +389,14 @@ class Dispatcher:
         wanted = name.encode()
         self._drop([topic for topic in self._cache if names.parent_topic(topic) == wanted])
 
-    def _queue_changed(self, _name: bytes, value: bytes | None, _position: int) -> None:
-        if value is None:
-            self.light.clear()  # ids of deleted queues are never used again
+    def _queue_changed(self, name: bytes, value: bytes | None, _position: int) -> None:
+        if value is None and name.startswith(names.LMQ_PREFIX):  # ids of deleted queues are never used again
+            self.light.clear()
+            with suppress(RemoteViolation):  # a name that only RocketMQ's clients use
+                self._drop([names.light_queue_topic(name)])
 
     def _drop(self, stale: list[bytes]) -> None:
         for topic in stale:
-            self._cache.pop(topic, None)
-            self._tree.delete(topic)
-        self.invalidations += len(stale)
+            if self._cache.pop(topic, None) is not None:
+                self._tree.delete(topic)
+                self.invalidations += 1

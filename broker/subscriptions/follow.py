@@ -94,6 +94,10 @@ class Followers:
     def __len__(self) -> int:
         return len(self._followers)
 
+    def follow(self, queue_id: int) -> bool:
+        """Whether any proxy follows a queue."""
+        return queue_id in self._by_queue
+
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
         return {RequestCode.FOLLOW: self.handle}

@@ -219,6 +219,16 @@ class QueueIndex:
             self._minimums[queue] = minimum
         return minimum
 
+    def empty(self, queues: Column) -> list[int]:
+        """Return which of these queues have no entry whose record is in the log."""
+        ids = queues[self.tail.row_column(NEWEST)[queues] < self.tail.first]
+        return [queue for queue in ids.tolist() if self.is_empty(queue)]
+
+    def is_empty(self, queue: int) -> bool:
+        """Whether a queue has no entry whose record is in the log, confirmed or not."""
+        following = self.next_offset(queue)
+        return self._look_up_minimum(queue) == following == self.confirmed_end(queue)
+
     def _look_up_minimum(self, queue: int) -> int:
         begin = max(self._begin, self.begin_of(queue))
         found = self._table.first_at(queue, begin)

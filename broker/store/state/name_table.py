@@ -110,6 +110,11 @@ class NameTable:
         start = self._starts[queue]
         return bytes(self._blob[start : start + self._lengths[queue]])
 
+    def ids(self, first: int, end: int) -> Column:
+        """Return the ids in [first, end) that are queues."""
+        starts = self._starts[first:end]
+        return nonzero(view(starts, "q", len(starts)) >= 0) + first
+
     def find(self, name: bytes) -> int | None:
         """Return the id of `name`."""
         code = hash(name) & 0xFFFF_FFFF

@@ -343,6 +343,7 @@ class QueueRegistry:
         self.find = self._names.find
         self.name = self._names.name
         self.exists = self._names.exists
+        self.ids = self._names.ids
         self.on_queue: Callable[[int, int], None] | None = None
         tables.subscribe(state_kinds.QUEUE, self._changed)
 
@@ -362,14 +363,12 @@ class QueueRegistry:
         assert first + len(names) <= QUEUE_ID_MAX, first
         return [StateChange(state_kinds.QUEUE, name, queue_value(first + at, 0)) for at, name in enumerate(names)]
 
-    def deletion(self, queue: int) -> list[StateChange]:
-        """Return the changes that delete `queue` and keep its id from coming back."""
-        name = self.name(queue)
-        assert name is not None
-        return [
-            StateChange(state_kinds.QUEUE, name, None),
-            StateChange(state_kinds.QUEUE, b"", queue_value(self.next_id, 0)),
-        ]
+    def deletion(self, names: list[bytes]) -> list[StateChange]:
+        """Return the changes that delete the queues `names` and keep their ids from coming back."""
+        if not names:
+            return []
+        floor = StateChange(state_kinds.QUEUE, b"", queue_value(self.next_id, 0))
+        return [*(StateChange(state_kinds.QUEUE, name, None) for name in names), floor]
 
     def _changed(self, name: bytes, value: bytes | None, _position: int) -> None:
         if name and value is not None and self.on_queue is not None:

@@ -158,7 +158,7 @@ def test_create_find_delete() -> None:
     for change in registry.creation([b"a", b"b"]):
         tables.apply(change, 1)
     assert (registry.find(b"b"), registry.name(0), registry.count, registry.next_id) == (1, b"a", 2, 2)
-    for change in registry.deletion(1):
+    for change in registry.deletion([registry.name(1)]):
         tables.apply(change, 2)
     assert (registry.find(b"b"), registry.name(1), registry.count, registry.next_id) == (None, None, 1, 2)
     assert registry.creation([b"b"])[0].value == queue_value(2, 0)
@@ -171,7 +171,7 @@ def test_floor_of_ids_survives_a_rebuild() -> None:
     tables, registry, _ = make()
     for change in registry.creation([b"a"]):
         tables.apply(change, 1)
-    changes = registry.deletion(0)
+    changes = registry.deletion([registry.name(0)])
     fresh, again, _ = make()
     fresh.apply(changes[1], 5)
     assert again.next_id == 1

@@ -1,0 +1,1 @@
+"""Light queues: how many there may be, and when one that nobody uses ends."""

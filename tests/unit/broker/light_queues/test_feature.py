@@ -1,0 +1,30 @@
+"""Who makes a topic: the user of a client's session, else the identity of the request."""
+
+from __future__ import annotations
+
+from broker.light_queues.feature import CountedOpening
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
+from tests.unit.broker.light_queues.sessions import feature, open_session
+
+
+async def test_a_topic_counts_for_the_user_of_the_session_or_for_the_sender(running) -> None:
+    await open_session(running, "of ann", "ann")
+    images = b"".join([
+        encode_mqtt_image(topic, b"x", 1, 1_000, client)
+        for topic, client in ((b"plant/1", b"of ann"), (b"plant/2", b"unknown"), (b"plant/3", b"of ann"))
+    ])  # fmt: skip
+    assert (await running.connect().request(Command(Code.APPEND_MANY, body=images))).code == 0
+    makers = feature(running).quota._makers
+    assert (makers.count("ann"), makers.count("anonymous")) == (2, 1)
+    running.store.queues.delete([running.store.queues.find(b"%LMQ%plant%2F1")])
+    assert makers.count("ann") == 1
+
+
+async def test_what_is_placed_without_a_request_counts_for_no_user(running) -> None:
+    dispatcher = running.broker.subscriptions.dispatcher
+    assert isinstance(dispatcher.opening, CountedOpening)
+    running.broker.publishing.placement.placed(encode_mqtt_image(b"late/1", b"x", 1, 1_000, b"gone"))
+    assert feature(running).quota._makers.count("anonymous") == 0
+    assert running.store.queues.find(b"%LMQ%late%2F1") is not None
