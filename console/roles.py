@@ -135,5 +135,5 @@ def _alone(name: str, cluster: str, address: str) -> dict[str, Any]:
     return {
         "name": name, "cluster": cluster, "state": "alone" if address else "no master", "master": None,
         "address": address, "epoch": None, "sync_state_set": [], "sync_state_set_epoch": None, "mode": None,
-        "needed": None, "replicas": [replica],
+        "needed": None, "replicas": [replica] if address else [],
     }  # fmt: skip

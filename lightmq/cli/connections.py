@@ -11,6 +11,7 @@ here are closed when the ``with`` block ends; a change of leader in between is r
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,17 +221,20 @@ def _known(target: ServerTarget, signer: Signer | None, *, replicas: bool = Fals
 
 @contextlib.contextmanager
 def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
-    """Connections to the masters of all broker groups, by name.
+    """Connections to the masters of all broker groups, by name; a group that has none now is named in a warning.
 
     Raises CommandFailed when there is none, LocalMisuse for a key file that may not be used.
     """
     signer = target.security.signer
     with contextlib.ExitStack() as stack:
-        opened = []
-        for name, data in sorted(_known(target, signer).broker_addr_table.items()):
+        opened, info = [], _known(target, signer)
+        for name, data in sorted(info.broker_addr_table.items()):
             address = data.master()
             if address is not None:
                 opened.append(stack.enter_context(contextlib.closing(Broker(name, address, target, signer))))
+        if opened and info.absent():
+            away = ", ".join(info.absent())
+            sys.stderr.write(f"warning: {away}: no master can be asked, what only these groups hold is missing\n")
         if not opened:
             raise CommandFailed(f"{target.server} knows no broker with a master; is one running and registered there?")
         yield opened

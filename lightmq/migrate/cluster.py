@@ -49,7 +49,8 @@ class Cluster:
     async def refresh(self) -> list[str]:
         """Learn which broker groups there are and connect to new ones; returns their names.
 
-        Raises LightMQError when no name server answers or no broker is there.
+        Raises LightMQError when no name server answers or no broker is there, and while a group that is not connected
+        has no master: a plan would leave out what it holds.
         """
         info, failure = None, LightMQError("none was named")
         for address in self._name_servers:
@@ -65,6 +66,12 @@ class Cluster:
         if info is None:
             raise RemoteViolation(f"no name server of {', '.join(self._name_servers)} answers: {failure}")
         self.clusters = sorted(info.cluster_addr_table)
+        away = [name for name in info.absent() if name not in self._uplinks]
+        if away:
+            raise RemoteViolation(
+                f"{', '.join(self._name_servers)}: no master of the broker groups {', '.join(away)} is known, and what "
+                "they hold would be left out; start them, or have groups that will not come back forgotten"
+            )
         for name in sorted(info.broker_addr_table):
             if name not in self._uplinks and info.broker_addr_table[name].master() is not None:
                 uplink = self._uplinks[name] = Uplink.configured(self._dial, "", self._name_servers, name)

@@ -10,6 +10,7 @@ import pytest
 from lightmq.cli import connections
 from lightmq.cli.connections import Security, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
 from remoting.protocol.bodies.pull_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -23,6 +24,23 @@ def test_brokers_are_found_and_closed(log_server: Any) -> None:
         with pytest.raises(Refused, match="not supported"):
             found[0].ask(Command(777))
     assert found[0].connection.closed
+
+
+def test_a_group_without_a_master_is_named(
+    log_server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is listed is not all there is."""
+    read = connections.cluster
+
+    def told(*given: Any, **more: Any) -> ClusterInfo:
+        info = read(*given, **more)
+        info.broker_addr_table["broker-b"] = BrokerData("c", "broker-b", {})
+        return info
+
+    monkeypatch.setattr(connections, "cluster", told)
+    with brokers(ServerTarget(server=log_server.address)) as found:
+        assert [broker.name for broker in found] == ["broker-a"]
+    assert "broker-b: no master can be asked, what only these groups hold is missing" in capsys.readouterr().err
 
 
 def test_what_can_go_wrong(log_server: Any) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from lightmq.migrate.cluster import Cluster
+from remoting.client.admin import AsyncAdmin
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import ConnectionLost
 
@@ -23,6 +25,27 @@ async def test_brokers_topics_groups_and_offsets_are_read(sides: Any, clusters: 
     assert (await cluster.groups("old"))["billing"]["groupName"] == "billing"
     assert await cluster.offsets("billing", ["old"]) == {("orders", "old", 2): 0}
     assert await cluster.offsets("unknown", ["old"]) == {}
+
+
+async def test_a_group_without_a_master_is_not_left_out(clusters: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is planned without it; one that was connected before is waited for by its connection."""
+    cluster = clusters[0]
+    read = AsyncAdmin.cluster
+
+    async def told(self: AsyncAdmin) -> ClusterInfo:
+        info = await read(self)
+        info.broker_addr_table[away] = BrokerData("c", away, {1: "h:1"})
+        return info
+
+    monkeypatch.setattr(AsyncAdmin, "cluster", told)
+    away = "gone"
+    with pytest.raises(LightMQError, match="no master of the broker groups gone is known"):
+        await cluster.refresh()
+    monkeypatch.undo()
+    assert await cluster.refresh() == ["old"]
+    away = "old"
+    monkeypatch.setattr(AsyncAdmin, "cluster", told)
+    assert await cluster.refresh() == ["old"]
 
 
 async def test_without_a_name_server_it_fails_by_name(sides: Any) -> None:
