@@ -144,8 +144,10 @@ class RouteWatch:
         LOG.warning("%s pushed malformed routes", address)
 
 
-MQTT_UNDECIDED = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY})
-"""Answers of name servers that do not hold the name of the group that has MQTT, or not yet."""
+MQTT_UNDECIDED = frozenset(
+    {ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION}
+)
+"""Answers of name servers that do not hold the name of the group that has MQTT, not yet, or not for this key."""
 ASK_TIMEOUT_MS = 3_000
 """How long one controller may take to answer before the next is asked."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from remoting import inprocess
 from remoting.client import masters
-from remoting.client.masters import Masters, RouteWatch
+from remoting.client.masters import MQTT_UNDECIDED, Masters, RouteWatch
 from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, PushedGroup, PushedRoutes, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -26,23 +27,38 @@ class Cluster:
         self.peers = []
         self.connections = []
         self.epochs = dict.fromkeys(masters, 1)
+        self.mqtt = {}
+        """What a controller answers who asks for the group of MQTT, by its address: the name, or a code; none leads."""
 
     async def dial(self, name):
         if name in self.dead:
             raise Unreachable(name, 1, ConnectionRefusedError(111, "refused"))
-        connection = inprocess.connect(self.answer)
+        connection = inprocess.connect(partial(self.answer, name))
         connection.address = name
         self.connections.append(connection)
         return connection
 
-    def answer(self, peer, command):
+    def answer(self, name, peer, command):
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             self.asked += 1
             table = {name: BrokerData("C", name, {0: at} if at else {1: "x:1"}) for name, at in self.masters.items()}
             return command.reply(body=encode_body(ClusterInfo(table, {"C": sorted(table)})))
+        if command.code == RequestCode.MQTT_GROUP:
+            return self.mqtt_answer(name, command)
         assert command.code == RequestCode.SUBSCRIBE_ROUTES
         self.peers.append(peer)
         return command.reply(body=encode_body(self.routes()))
+
+    def mqtt_answer(self, address, command):
+        held, wanted = self.mqtt.get(address), command.fields.get("brokerName", "")
+        if held is None:
+            fields = {"leaderAddress": next(iter(self.mqtt), "")}
+            return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, "does not lead", fields)
+        if isinstance(held, int):
+            return command.reply(held, "not held here")
+        if wanted not in ("", held):
+            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, f"MQTT is at {held}")
+        return command.reply(fields={"brokerName": held})
 
     def routes(self):
         return PushedRoutes(
@@ -56,6 +72,59 @@ class Cluster:
 
 def refusal(address="", epoch=""):
     return NotMaster(Command(ResponseCode.NOT_MASTER, fields={"masterAddress": address, "masterEpoch": epoch}))
+
+
+async def test_the_group_of_mqtt_is_the_one_that_controllers_hold():
+    """Not the first with a master; another configured one is refused; it stays while no controller answers."""
+    cluster = Cluster(a="a1:1", b="")
+    cluster.mqtt["c:2"] = "b"
+    masters = Masters(["c:1", "c:2"], dial=cluster.dial, has_mqtt=True)
+    with pytest.raises(Refused, match="'b' has no master"):
+        await masters.dial()
+    cluster.masters["b"] = "b1:1"
+    assert (await masters.dial()).address == "b1:1"
+    cluster.mqtt.clear()
+    assert (await masters.dial()).address == "b1:1"
+    cluster.mqtt["c:2"] = "a"
+    with pytest.raises(Refused, match="MQTT was moved from the broker group 'b' to 'a': restart this process"):
+        await masters.dial()
+    configured = Masters(["c:2"], "b", dial=cluster.dial, has_mqtt=True)
+    with pytest.raises(Refused, match="MQTT is at a"):
+        await configured.dial()
+    await masters.stop()
+    await configured.stop()
+
+
+async def test_without_a_controller_that_tells_the_group_of_mqtt_nothing_is_taken():
+    cluster = Cluster(a="a1:1")
+    masters = Masters(["c:1"], dial=cluster.dial, has_mqtt=True)
+    with pytest.raises(ConnectionLost, match="no controller tells which broker group has MQTT: c:1: does not lead"):
+        await masters.dial()
+    cluster.mqtt |= {"c:1": "a", "c:2": "b"}
+    divided = Masters(["c:1", "c:2"], dial=cluster.dial, has_mqtt=True)
+    with pytest.raises(Refused, match="different broker groups for MQTT: c:1: a, c:2: b"):
+        await divided.dial()
+    await masters.stop()
+    await divided.stop()
+
+
+@pytest.mark.parametrize("code", sorted(MQTT_UNDECIDED))
+async def test_name_servers_that_do_not_hold_the_group_of_mqtt_leave_it_to_the_configuration(code):
+    """Which must name it where there are several, those that are away included."""
+    cluster = Cluster(a="a1:1")
+    cluster.mqtt["c:1"] = code
+    masters = Masters(["c:1"], dial=cluster.dial, has_mqtt=True)
+    assert (await masters.dial()).address == "a1:1"
+    cluster.masters["b"] = ""
+    several = Masters(["c:1"], dial=cluster.dial, has_mqtt=True)
+    with pytest.raises(
+        Refused, match="broker groups a, b, and no controller holds which of them has MQTT: set broker_name"
+    ):
+        await several.dial()
+    named = Masters(["c:1"], "a", dial=cluster.dial, has_mqtt=True)
+    assert (await named.dial()).address == "a1:1"
+    for each in (masters, several, named):
+        await each.stop()
 
 
 async def test_the_first_group_is_taken_and_kept():
