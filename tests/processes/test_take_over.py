@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqtt_proxy.access.credentials import make_hash
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.codec.properties import SESSION_EXPIRY
 from tests.processes.rig import DEADLINE_S, Process, no_traceback
 
 pytestmark = pytest.mark.processes
@@ -181,3 +187,30 @@ def test_wills_wait_and_are_cancelled(parts: Parts) -> None:
     assert watcher.messages.empty()
     back.close()
     watcher.close()
+
+
+async def fought(ports: list[int], until_s: float) -> Counter[int]:
+    """The codes that many sockets with one client id get, each until the end; -1 is a socket closed without one."""
+    codes: Counter[int] = Counter()
+    connect = packets.Connect("fought", False, 0, "anna", b"anna", level=5, properties={SESSION_EXPIRY: 600})
+
+    async def fighter(port: int) -> None:
+        while time.monotonic() < until_s:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(encode(connect, 5))
+            answer = await reader.read(4)
+            codes[answer[3] if len(answer) == 4 else -1] += 1
+            with suppress(TimeoutError, ConnectionError):
+                await asyncio.wait_for(reader.read(), max(0.1, until_s - time.monotonic()))
+            writer.transport.abort()
+
+    await asyncio.gather(*(fighter(port) for port in ports * 5))
+    return codes
+
+
+def test_a_fight_for_a_client_id_leaves_nobody_without_an_answer(parts: Parts) -> None:
+    """At two proxies at once: each CONNECT is accepted or refused as busy, and none is an internal error."""
+    codes = asyncio.run(fought([proxy.port for proxy in parts.proxies], time.monotonic() + 4))
+    assert set(codes) == {0, 0x89}, codes
+    for proxy in parts.proxies:
+        assert "step_failed" not in proxy.log.read_text()
