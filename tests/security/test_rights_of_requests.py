@@ -79,7 +79,7 @@ def addresses(port: int) -> dict[str, str]:
     """Broker name -> address of its master, according to the name server."""
     reply = ask(port, "boss", Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     table = decode_body(reply.body, ClusterInfo).broker_addr_table
-    return {name: group.broker_addrs[0] for name, group in table.items()}
+    return {name: group.broker_addrs[0] for name, group in table.items() if group.broker_addrs}
 
 
 def route(port: int, key: str | None, topic: str) -> Command:
