@@ -24,6 +24,7 @@ from broker.acting.kinds import ESCAPES
 from broker.acting.revival import ActingRevival
 from broker.delayed.buckets import DelayBucket, DelayBuckets
 from broker.store.errors import StoreError
+from broker.store.index.absence import Absence
 from remoting import background
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.records.delay import TIMED
@@ -120,7 +121,10 @@ class EscapeBridge:
         if offset in bucket.recalled or self._journal.get(ESCAPES, key) is not None:
             return True
         record = store.reading.read_at(position)
-        if record is None or kind_of(RecordView(record)) != KIND_QUEUE:
+        if isinstance(record, Absence):  # nothing is decided here: the next master may have it
+            self._others.say(f"the delayed message at position {position} cannot be read here: {record.value}")
+            return record is not Absence.NOT_YET
+        if kind_of(RecordView(record)) != KIND_QUEUE:
             return True
         if not self._journal.room:
             self._others.say("the journal is full")

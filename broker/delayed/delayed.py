@@ -32,7 +32,8 @@ from broker.delayed.buckets import (
     recall_change,
 )  # fmt: skip
 from broker.delayed.seconds import DueSeconds
-from broker.store.errors import CorruptLog
+from broker.store.errors import Unsettled
+from broker.store.index.absence import Absence
 from broker.store.placed import Placed, together
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
@@ -373,12 +374,19 @@ class Delayed:
         return 1, self._placed(shown, 1) if shown else Placed()
 
     def _record(self, bucket: DelayBucket, offset: int, position: int) -> memoryview | None:
-        """The waiting record; None for one that can no longer be read, which is counted."""
-        try:
-            record = self._store.reading.read_at(position)
-        except CorruptLog:
-            record = None
-        return record if record is not None else next(iter(self._read(bucket, offset, 1)[0]), None)
+        """The waiting record; None for one that is gone or damaged, which is counted: it would hold up all others.
+
+        Raises Unsettled for one that cannot be read yet.
+        """
+        record = self._store.reading.read_at(position)
+        if isinstance(record, Absence):
+            record = self._store.reading.record(bucket.queue_id, offset)
+        if record is Absence.NOT_YET:
+            raise Unsettled(f"the delayed message at position {position} is not confirmed yet")
+        if isinstance(record, Absence):
+            self._note_lost(1, f"the message at position {position} is {record.value}")
+            return None
+        return record
 
     def _placed(self, images: bytes, count: int) -> Placed:
         """The messages as they go to their topics now; those that cannot be published are counted and left out."""
@@ -425,9 +433,18 @@ class Delayed:
         self.counts.undeliverable += count
         self._log.error("delayed_undeliverable", messages=count, reason=reason)
 
+    def _stands_behind(self, bucket: DelayBucket, offset: int, target: int) -> bool:
+        """Whether a record that is there, sound or not, is not below the log position `target`."""
+        if offset < self._store.reading.bounds(bucket.queue_id)[0]:
+            return False
+        found = self._store.reading.positions(bucket.queue_id, offset, 1)
+        return not found or found[0] >= target
+
     def _carry(self, bucket: DelayBucket, target: int, append: Append) -> bool:
         """Append the oldest waiting messages below `target` again; False when there are none."""
         first = bucket.floor
+        if self._stands_behind(bucket, first, target):
+            return False
         raw, after = self._read(bucket, first, GROUP_MAX)
         records = [RecordView(record) for record in raw]
         doomed = [record for record in records if record.position < target]

@@ -89,13 +89,15 @@ class MessageFinder:
         """
         bucket = self._buckets.find(handle.due_ms)
         if bucket is None:
-            raise not_waiting()
+            raise self._not_found()
         offset = handle.offset
         if offset is None or offset < bucket.floor:
             later(peer, command, self._search(peer, command, handle, act))
             return
         record = next(iter(self._buckets.read(bucket, offset, 1).records), None)
-        if record is None or not _is_meant(record, bucket, handle):
+        if record is None:
+            raise self._not_found()
+        if not _is_meant(record, bucket, handle):
             raise not_waiting()
         act(peer, command, bucket, offset, record)
 
@@ -128,7 +130,13 @@ class MessageFinder:
                 break
             offset = found.after
             await asyncio.sleep(0)
-        raise not_waiting()
+        raise self._not_found()
+
+    def _not_found(self) -> Refused:
+        """The refusal where there is no such record: a new master may not be able to read it yet."""
+        if self._tools.is_sure:
+            return not_waiting()
+        return Refused(ResponseCode.SYSTEM_BUSY, "what this broker had when it became the master is not confirmed")
 
 
 class RecallRequests:

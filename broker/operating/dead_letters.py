@@ -30,7 +30,7 @@ import msgspec
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.pop.handles import retry_topic as pop_retry_topic
 from broker.requests import RequestTools, limit_of, number, text
-from broker.store.errors import StoreError, UnreadableOffsets
+from broker.store.index.absence import Absence, Found
 from broker.store.placed import Appended, Placed
 from broker.topics.topics import queue_of_priority
 from remoting.access.rights import ADMIN, CONSUME, MONITOR, of_group, of_topic
@@ -160,13 +160,13 @@ class DeadLetterRequests:
     def _record(self, group: str, queue: int, offset: int) -> RecordView:
         """One dead letter; Refused when there is none at this place."""
         ids = self._topics.table.queue_ids(dead_letter_topic(group))
-        try:
-            if 0 <= queue < len(ids) and offset >= 0:
-                found = self._tools.store.reading.read(ids[queue], offset, 1, 1)
-                if found.records and found.first_offset == offset:
-                    return RecordView(found.records[0])
-        except (StoreError, UnreadableOffsets) as error:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"the dead letter is damaged: {error}") from error
+        found: Found = Absence.GONE
+        if 0 <= queue < len(ids) and offset >= 0:
+            found = self._tools.store.reading.record(ids[queue], offset)
+        if not isinstance(found, Absence):
+            return RecordView(found)
+        if found is Absence.DAMAGED:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "the dead letter is damaged")
         raise Refused(ResponseCode.QUERY_NOT_FOUND, f"the group [{group}] has no such dead letter; it may have expired")
 
     def resend(self, peer: Peer, command: Command) -> None:

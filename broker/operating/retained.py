@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.requests import RequestTools, limit_of, text
-from broker.store.errors import StoreError
+from broker.store.index.absence import Absence
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from broker.topics.sorted_names import SortedNames
@@ -110,11 +110,10 @@ class RetainedRequests:
         entry = store.state.get(state_kinds.RETAINED, topic)
         if entry is None:
             return None
-        try:
-            record = store.reading.read_at(entry[1])
-        except StoreError:  # damaged: shown without what cannot be read, so that it can be cleared
+        record = store.reading.read_at(entry[1])
+        if record is Absence.DAMAGED:  # shown without what cannot be read, so that it can be cleared
             return {"topic": topic.decode(), "bytes": None, "position": entry[1]}
-        if record is None:
+        if isinstance(record, Absence):
             return None
         view = RecordView(record)
         return {

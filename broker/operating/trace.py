@@ -42,7 +42,7 @@ from broker.pop.handles import RETRY_SEPARATOR
 from broker.pop.ordered import decode_batch
 from broker.requests import RequestTools, number, text
 from broker.rocketmq.stored_message import position_of_id
-from broker.store.errors import CorruptLog, UnreadableOffsets
+from broker.store.index.absence import Absence
 from broker.store.keys.key_store import KeyQuestion
 from broker.store.state.state_kinds import ORDERED_BATCH
 from remoting.access.rights import CONSUME, of_record
@@ -153,18 +153,12 @@ class TraceRequests:
             queue = store.queues.find(names.light_queue_name(topic.encode()))
         if queue is None or self._visible.hidden(queue):
             return None
-        try:
-            records = store.reading.read(queue, offset, 1, 1, offset + 1).records
-        except UnreadableOffsets:
-            return None
-        return RecordView(records[0]) if records else None
+        record = store.reading.record(queue, offset)
+        return None if isinstance(record, Absence) else RecordView(record)
 
     def _at(self, position: int) -> RecordView | None:
-        try:
-            record = self._tools.store.reading.read_at(position)
-        except CorruptLog:
-            return None
-        return None if record is None else RecordView(record)
+        record = self._tools.store.reading.read_at(position)
+        return None if isinstance(record, Absence) else RecordView(record)
 
     # -- its steps -----------------------------------------------------------------------------------------------------
 

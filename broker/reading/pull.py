@@ -23,7 +23,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.reading.read_barrier import Proved
-from broker.store.errors import CorruptLog, UnreadableOffsets
+from broker.store.errors import UnreadableOffsets
+from broker.store.index.absence import Absence
 from broker.store.index.reader import OFFSET_TOO_LARGE, RangeResult
 from remoting.access.rights import CONSUME, of_record
 from remoting.filtering.judge import Judge, judge_of
@@ -177,11 +178,29 @@ class PullRequests:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
         return found
 
-    def records_at(self, peer: Peer, command: Command) -> Command:
-        """The records at log positions, in the order of the request, without those expired, unconfirmed or staged."""
+    def records_at(self, peer: Peer, command: Command) -> Command | None:
+        """The records at log positions, in the order of the request, without those expired, damaged or staged.
+
+        Who asks takes one that is not in the answer for gone: so it comes when those in this log are confirmed.
+        """
         positions = decode_records_at(command.body)
         if len(positions) > POSITIONS_PER_REQUEST_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {POSITIONS_PER_REQUEST_MAX} positions")
+        store = self._tools.store
+        confirmed, end = store.confirm_position, store.end_position
+        if not any(confirmed <= position < end for position in positions):
+            return self._records_at(peer, command, positions)
+
+        def answer() -> None:
+            try:
+                peer.send(self._records_at(peer, command, positions))
+            except Refused as refused:
+                peer.send(command.reply(refused.code, refused.remark))
+
+        self._tools.answers.when_confirmed(end, peer, command.reply(), answer)
+        return None
+
+    def _records_at(self, peer: Peer, command: Command, positions: Sequence[int]) -> Command:
         found = []
         room = self._tools.config.limits.frame_size_bytes_max - 65_536
         for position in positions:
@@ -201,14 +220,11 @@ class PullRequests:
         return command.reply(body=b"".join(found))
 
     def _record_at(self, position: int) -> memoryview | None:
-        """The record; None for one that has expired, is not confirmed, or is damaged, which is logged."""
-        if not 0 <= position < self._tools.store.confirm_position:
-            return None
-        try:
-            return self._tools.store.reading.read_at(position)
-        except CorruptLog as error:
-            self._tools.log.error("record_unreadable", position=position, error=str(error))
-            return None
+        """The record; None for one that has expired, is not in this log, or is damaged, which is logged."""
+        record = self._tools.store.reading.read_at(position) if position >= 0 else Absence.GONE
+        if record is Absence.DAMAGED:
+            self._tools.log.error("record_unreadable", position=position)
+        return None if isinstance(record, Absence) else record
 
     def _read(self, queue_id: int, offset: int, count_max: int, bytes_max: int) -> QueueRecords:
         if self._visible.hidden(queue_id):

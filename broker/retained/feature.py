@@ -29,7 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from broker.requests import Feature, RequestTools
-from broker.store.errors import CorruptLog
+from broker.store.index.absence import Absence
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
@@ -180,12 +180,11 @@ class RetainedExpiry:
         entry = self._store.state.get(state_kinds.RETAINED, topic)
         if entry is None:
             return False
-        try:
-            record = self._store.reading.read_at(entry[1])
-        except CorruptLog as error:
-            self._log.error("retained_unreadable", topic=topic, error=str(error))
+        record = self._store.reading.read_at(entry[1])
+        if record is Absence.DAMAGED:
+            self._log.error("retained_unreadable", topic=topic, position=entry[1])
             return False
-        if record is None:
+        if isinstance(record, Absence):  # not confirmed yet; retention stores what it takes again, elsewhere
             self._schedule(topic, now_ms + AGAIN_MS)
             return False
         view = RecordView(record)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from broker.store.errors import CorruptLog
+from broker.store.index.absence import Absence
 from remoting.batches.unpack import ArrowMissing, is_batch, split_position
 from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -57,11 +57,8 @@ def message_at(store: LogStore, unpacker: Unpacker, position: int) -> RecordView
     if position < 0:
         return None
     start, row = split_position(position)
-    try:
-        record = store.reading.read_at(start) if start < store.confirm_position else None
-    except CorruptLog:  # the position is the client's: most likely no record begins there
-        return None
-    if record is None:
+    record = store.reading.read_at(start)
+    if isinstance(record, Absence):  # the position is the client's: most likely no record begins there
         return None
     view = RecordView(record)
     if view.flags & FLAG_STAGED or (view.type != MESSAGE & 0xFF and not is_batch(view)):

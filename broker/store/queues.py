@@ -177,8 +177,8 @@ class Reading:
         """
         return self._reader.staged_images(positions, max_bytes)
 
-    def read_at(self, position: int) -> memoryview | None:
-        """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""
+    def read_at(self, position: int) -> Found:
+        """Return the record at `position`, or why there is none; damaged is also where no record begins."""
         return self._reader.read_at(position)
 
     def positions(self, queue: int, offset: int, count: int) -> list[int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from broker.requests import Feature, RequestTools, number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
+from broker.store.index.absence import Absence
 from broker.store.placed import property_value
 from broker.transactions.merging import OutcomeMerge
 from broker.transactions.transactions import (
@@ -71,7 +72,7 @@ class CheckQuestions:
             self._checks.child("no_producer").value += 1
             return
         record = halves.record(half)
-        if record is None:
+        if isinstance(record, Absence):
             self._checks.child("unreadable").value += 1
             return
         half.checks += 1

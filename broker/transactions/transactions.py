@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.store.errors import UnreadableOffsets
+from broker.store.index.absence import Absence
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed, property_value
 from broker.store.state import state_kinds
@@ -237,11 +238,11 @@ class HalfQueue:
         self.table.skip(after)
         return after > cursor and after < self._store.reading.bounds(queue_id)[1]
 
-    def record(self, half: Half) -> RecordView | None:
-        """The record of a half message, None if it can no longer be read."""
+    def record(self, half: Half) -> RecordView | Absence:
+        """The record of a half message, or why there is none."""
         queue_id = self.queue_id
-        records = self._read(queue_id, half.offset, 1)[0] if queue_id is not None else []
-        return records[0] if records else None
+        found = Absence.NOT_YET if queue_id is None else self._store.reading.record(queue_id, half.offset)
+        return found if isinstance(found, Absence) else RecordView(found)
 
     def topic_of(self, offset: int) -> str | None:
         """The topic of the pending half message at this offset, None if there is none."""
@@ -249,8 +250,8 @@ class HalfQueue:
         while self.table.cursor <= target and self.take_up():
             pass
         half = self.table.pending(target)
-        record = None if half is None else self.record(half)
-        return None if record is None else bytes(record.topic).decode("utf-8", "replace")
+        record = Absence.GONE if half is None else self.record(half)
+        return None if isinstance(record, Absence) else bytes(record.topic).decode("utf-8", "replace")
 
     def outcome(self, offset: int) -> bytes | None:
         """How the one that a producer knows at this offset ended, None if it has not, or is not known."""
@@ -261,6 +262,8 @@ class HalfQueue:
         target = self.table.present(offset)
         half = self.table.pending(target)
         if half is None:
+            if self.table.cursor <= target < self._end():
+                raise Refused(ResponseCode.SYSTEM_BUSY, f"the half message {target} is not confirmed yet: try again")
             raise Refused(ResponseCode.SYSTEM_ERROR, f"no half message is pending at offset {target}")
         if half.group != group:
             remark = f"the transaction at offset {target} is not of producer group {group}"
@@ -268,6 +271,11 @@ class HalfQueue:
         if target == offset and half.position != position:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {target} is not at log position {position}")
         return half
+
+    def _end(self) -> int:
+        """The offset that the next half message gets."""
+        queue_id = self.queue_id
+        return 0 if queue_id is None else self._store.reading.next_offset(queue_id)
 
     def _first_check_ms(self, record: RecordView) -> int:
         """How long after it was stored its producer is asked first: as the message says, or as configured."""
@@ -372,26 +380,40 @@ class Transactions:
         placed = Placed()
         if outcome == COMMITTED:
             record = self.halves.record(half)
-            if record is None:
-                raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {offset} cannot be read")
+            if isinstance(record, Absence):
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {offset} cannot be read: {record.value}")
             placed = self._placement.placed(_committed(record), now=True)
         return self._append(half, outcome, placed), None
 
     def expire(self, half: Half) -> None:
-        """Move a transaction of unknown outcome to the topic where operators find it. Raises StoreError."""
+        """Move a transaction of unknown outcome to the topic where operators find it.
+
+        Raises:
+            StoreError: the log cannot be written.
+            Refused: its message cannot be read, or not stored there; it stays pending.
+        """
         record = self.halves.record(half)
-        placed = Placed() if record is None else self._placement.placed(self._kept_aside(record), now=True)
+        if record is Absence.GONE:
+            placed = Placed()
+        elif isinstance(record, Absence):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {half.offset} cannot be read: {record.value}")
+        else:
+            placed = self._placement.placed(self._kept_aside(record), now=True)
         self._append(half, EXPIRED, placed)
         self._log.warning("transaction_expired", group=half.group, offset=half.offset, checks=half.checks)
 
     def keep_from(self, target: int, append: Append) -> bool:
         """Copy some of what is pending below the log position `target`; True when there is nothing left there."""
+        if self.halves.take_up():
+            return False  # those that were not seen yet are pending too
         half = self.table.oldest()
         if half is None or half.position >= target:
             return True
         record = self.halves.record(half)
-        if record is None:
-            self._append(half, EXPIRED, Placed())
+        if isinstance(record, Absence):
+            if record is not Absence.NOT_YET:  # damaged: retention takes it now, and there is nothing to copy
+                self._log.error("transaction_lost", group=half.group, offset=half.offset, reason=record.value)
+                self._append(half, EXPIRED, Placed())
             return False
         queue_id = self.queue_id()
         copy_offset = self._store.reading.next_offset(queue_id)

@@ -237,7 +237,8 @@ def report(store: LogStore) -> dict[str, Any]:
     retained = {}
     for topic, (_, position) in store.state.items(state_kinds.RETAINED):
         record = store.reading.read_at(position)
-        retained[topic.decode()] = header_of(RecordView(record, 0)).producer_seq if record is not None else None
+        is_there = isinstance(record, memoryview)
+        retained[topic.decode()] = header_of(RecordView(record, 0)).producer_seq if is_there else None
     return {
         "begin": store.begin_position, "end": store.end_position, "confirm": store.confirm_position,
         "epoch": store.epoch, "queues": queues, "state": state, "retained": retained,

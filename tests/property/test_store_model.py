@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from broker.store.index.absence import Absence
 from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
 from broker.store.log_store import LogStore
 from broker.store.state.state_kinds import StateChange
@@ -315,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
             entry = everything[at % len(everything)]
             found = self.store.reading.read_at(entry.position)
             seen = self.begin <= entry.position < self.store.confirm_position
-            assert (None if found is None else bytes(found)) == (entry.data if seen else None)
+            assert (None if isinstance(found, Absence) else bytes(found)) == (entry.data if seen else None)
 
     # -- what holds at any time
 
@@ -378,7 +379,7 @@ class StoreMachine(RuleBasedStateMachine):
             entry = self.store.state.get(RETAINED, topic)
             assert entry is not None
             record = self.store.reading.read_at(entry[1])
-            assert record is not None
+            assert isinstance(record, memoryview)
             start = int.from_bytes(record[44:48], "little")
             assert bytes(record[start : start + len(body)]) == body
 

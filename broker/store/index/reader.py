@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from broker.store.errors import CorruptLog
+from broker.store.index.absence import Absence, Found
 from broker.store.index.queue_index import QueueIndex
 from broker.store.index.run import Entries
 from broker.store.log.commit_log import CommitLog
@@ -351,16 +352,18 @@ class Reader:
             reason = error.reason
         raise CorruptLog(segment.path, position, reason)
 
-    def read_at(self, position: int) -> memoryview | None:
-        """Return the record at `position`; None when it has expired or is not confirmed. Raises CorruptLog."""
+    def read_at(self, position: int) -> Found:
+        """Return the confirmed record at `position`, or why there is none; damaged is also where no record begins."""
+        if position >= self._confirm.position:
+            return Absence.NOT_YET
         segment = self._log.segment_at(position)
-        if segment is None or position >= self._confirm.position:
-            return None
+        if segment is None:
+            return Absence.GONE
         at = position - segment.base
         try:
             total = check_record(segment.view, at, position)
-        except CorruptRecord as error:
-            raise CorruptLog(segment.path, position, error.reason) from error
+        except CorruptRecord:
+            return Absence.DAMAGED
         return segment.view[at : at + total]
 
 

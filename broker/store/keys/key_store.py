@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.store.errors import CorruptIndex, CorruptLog
+from broker.store.errors import CorruptIndex
+from broker.store.index.absence import Absence
 from broker.store.index.reader import Reader, stored_ms
 from broker.store.keys.key_index import DIRECTORY, Found, KeyFlusher, KeyIndex
 from broker.store.log.commit_log import CommitLog
@@ -78,12 +79,11 @@ class KeyReader:
                 matches.complete = False
                 break
             matches.examined += 1
-            try:
-                record = self._reader.read_at(position)
-            except CorruptLog:
-                matches.unreadable += 1
+            record = self._reader.read_at(position)
+            if isinstance(record, Absence):
+                matches.unreadable += record is Absence.DAMAGED
                 continue
-            if record is None or not self._matches(record, question):
+            if not self._matches(record, question):
                 continue
             size_left -= len(record)
             if size_left < 0 and matches.records:

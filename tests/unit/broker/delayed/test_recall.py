@@ -262,3 +262,34 @@ async def test_the_mqtt_topic_of_a_message_needs_its_own_right(running) -> None:
     running.judge_by(lambda *_: True)
     await delivered(running, DELAY_MS)
     assert running.store.reading.bounds(running.store.queues.find(light_queue_name(b"plant/a"))) == (0, 0)
+
+
+async def test_a_recall_of_what_is_not_confirmed_yet_is_to_be_repeated(running) -> None:
+    """Its producer would take it for delivered."""
+    handle = await sent(running, 1)
+    await running.take_over()
+    assert (await running.connect().request(recalling(handle))).code == ResponseCode.SYSTEM_BUSY
+    running.confirm()
+    assert (await running.connect().request(recalling(handle))).code == ResponseCode.SUCCESS
+    await delivered(running, DELAY_MS)
+    assert stored(running) == []
+
+
+async def test_retention_passes_over_no_damage_that_it_does_not_take(running) -> None:
+    """Another copy of the log may have the message, and a file can be put back."""
+    await sent(running, 1)
+    target, end = running.store.begin_position, running.store.end_position
+    messages = running.broker.delayed.messages
+    (bucket,) = messages.buckets
+    running.damage(bucket.queue_id, 0)
+
+    def append(placed, changes) -> int:
+        return running.store.append(placed, changes=changes).end_position
+
+    assert messages.keep_from(target, append)
+    assert (bucket.floor, messages.counts.unreadable) == (0, 0)
+    running.damage(bucket.queue_id, 0)  # the same bit again
+    assert not messages.keep_from(end, append)
+    await running.settle()
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"1"]

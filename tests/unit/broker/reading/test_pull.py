@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import numpy as np
@@ -107,6 +108,21 @@ async def test_records_by_position_leave_out_what_is_not_there(running) -> None:
     body = encode_records_at([position, end, 2**40, position])
     blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=body))).body
     assert [view.position for view in iter_records(blob)] == [position, position]
+
+
+async def test_records_that_are_not_confirmed_yet_are_waited_for(running) -> None:
+    """Who asks takes what is not in the answer for gone."""
+    reply = await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
+    queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
+    (position,) = running.store.reading.positions(queue_id, 0, 1)
+    await running.take_over()
+    body = encode_records_at([position])
+    asking = asyncio.create_task(running.connect().request(Command(RequestCode.RECORDS_AT, body=body)))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    running.confirm()
+    reply = await asking
+    assert [view.position for view in iter_records(reply.body)] == [position]
 
 
 def rot(running, queue_id: int, offset: int) -> int:

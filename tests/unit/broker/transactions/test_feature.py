@@ -282,3 +282,48 @@ async def test_a_copy_of_a_committed_message_never_becomes_a_half_message(runnin
     refused = await connection.request(Command(copied.code, fields=copied.fields | {"f": "0"}, body=copied.body))
     assert (refused.code, "TRAN_MSG" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
     assert (await connection.request(copied)).code == ResponseCode.SUCCESS, "a half message that is sent again"
+
+
+async def test_a_decision_about_what_is_not_confirmed_yet_is_to_be_repeated(running) -> None:
+    sent = await prepare(running.connect())
+    await running.take_over()
+    connection = running.connect()
+    assert (await connection.request(ending(sent))).code == ResponseCode.SYSTEM_BUSY
+    running.confirm()
+    assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
+    assert len(await stored(connection)) == 1
+
+
+async def test_a_transaction_whose_message_is_damaged_ends_when_retention_takes_it(running) -> None:
+    """Another copy of the log may have it until then."""
+    await prepare(running.connect())
+    feature, config, store = running.broker.transactions, running.config, running.store
+    feature.maintain(running.clock.now_ms())
+    running.damage(store.queues.find(HALF_QUEUE), 0)
+    running.clock.advance_ms(config.transaction_age_s_max * 1_000)
+    for _ in range(2):
+        running.clock.advance_ms(config.transaction_check_interval_ms)
+        assert feature.maintain(running.clock.now_ms()) == {"transaction_expired": 0}
+    assert feature.status() == {"transactions": 1}
+
+    def append(placed: Placed, changes) -> int:
+        return store.append(placed, changes=changes).end_position
+
+    assert not feature.messages.keep_from(store.end_position, append)
+    assert feature.messages.keep_from(store.end_position, append)
+    assert (feature.status(), feature.messages.counts[b"X"]) == ({"transactions": 0}, 1)
+
+
+async def test_retention_keeps_half_messages_that_were_not_taken_up_yet(running) -> None:
+    sent = await prepare(running.connect())
+    await running.restart()
+    messages, store = running.broker.transactions.messages, running.store
+
+    def append(placed: Placed, changes) -> int:
+        return store.append(placed, changes=changes).end_position
+
+    target = store.end_position
+    while not messages.keep_from(target, append):
+        await running.settle()
+    assert messages.table.present(0) == 1, "it was copied"
+    assert (await running.connect().request(ending(sent))).code == ResponseCode.SUCCESS
