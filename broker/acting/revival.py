@@ -28,7 +28,7 @@ from broker.groups.groups import configuration_in
 from broker.pop.check_points import CheckPoints, Owned
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.revival import ORIGIN_ID, RETRY_TOPIC
-from broker.store.errors import UnreadableOffsets
+from broker.store.index.absence import Absence
 from broker.store.state import state_kinds
 from remoting.protocol.errors import Refused
 from remoting.protocol.records.delay import TIMED
@@ -155,14 +155,14 @@ class ActingRevival:
         if sum(now) > now_ms:
             self._plan(key, sum(now))
             return None
-        try:
-            found = store.reading.read(queue_id, offset, 1, 1)
-        except UnreadableOffsets as error:  # the next master looks again
-            self._others.say(str(error))
+        found = store.reading.record(queue_id, offset)
+        if found is Absence.NOT_YET:
+            self._plan(key, now_ms + RETRY_MS)
             return None
-        if not found.records or found.first_offset != offset:
+        if isinstance(found, Absence):  # the next master looks again
+            self._others.say(f"message {offset} of {topic}/{index} is {found.value}")
             return None
-        return _Due(key, base, now[0], bytes(found.records[0]), configuration_in(config[0]).retry_max_times)
+        return _Due(key, base, now[0], bytes(found), configuration_in(config[0]).retry_max_times)
 
     def _is_given(self, key: PopKey) -> bool:
         """Whether a message was given here, without order."""

@@ -364,10 +364,12 @@ class Groups:
 
     def delete(self, group: str) -> int:
         """Remove a group; returns the position to wait for. Refused for an unknown one."""
-        if self._configs.pop(group, None) is None:
+        if group not in self._configs:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group [{group}] does not exist")
         changes = [StateChange(state_kinds.GROUP, group.encode(), None), *self.modes.forget(group)]
-        return self._store.append_state(changes)
+        position = self._store.append_state(changes)
+        del self._configs[group]
+        return position
 
     @staticmethod
     def check(wanted: Iterable[str]) -> None:

@@ -71,6 +71,11 @@ class LiteFeature(Feature):
         again = registry.counter(
             "rocketmq_lite_repeated_total", "Messages of lite topics given again because their time was over"
         )
+        passed_over = registry.counter(
+            "rocketmq_lite_passed_over_total", "Messages of lite topics that could not be given, by reason", ("reason",)
+        )
+        for why in ownership.passed_over:
+            passed_over.child(why.value, function=partial(ownership.passed_over.__getitem__, why))
         self._gauges(registry)
         self._events = events = LiteEvents(
             tools, registry=self._registry, topics=self._topics, ownership=ownership, groups=groups.groups,

@@ -31,6 +31,7 @@ from broker.pop.check_points import Owned
 from broker.pop.held import HeldChanges
 from broker.pop.ordered import OrderedBatch, OrderedQueues
 from broker.store.errors import StoreError, UnreadableOffsets
+from broker.store.index.absence import Absence
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state.state_kinds import GROUP_OFFSET, LITE_BATCH, StateChange
 from broker.topics.topics import LITE_EXPIRATION
@@ -178,13 +179,12 @@ class LiteTopics:
     def _last_ms(self, queue_id: int, now_ms: int) -> int:
         """When the last message was stored: 0 where there is none any more, now where it is not confirmed yet."""
         low, high = self._store.reading.bounds(queue_id)
+        if self._store.reading.next_offset(queue_id) > high:
+            return now_ms
         if low == high:
-            return now_ms if self._store.reading.next_offset(queue_id) > high else 0
-        try:
-            records = self._store.reading.read(queue_id, high - 1, 1, 1).records
-        except UnreadableOffsets:
-            records = []
-        return RecordView(records[0]).store_ms if records else now_ms
+            return 0
+        record = self._store.reading.record(queue_id, high - 1)
+        return now_ms if isinstance(record, Absence) else RecordView(record).store_ms
 
     def _changed(self, name: str, _created: bool) -> None:
         """A topic was created, changed or deleted."""
@@ -249,6 +249,8 @@ class Ownership:
         items = ((bytes(key), value) for key, (value, _position) in store.state.items(LITE_BATCH))
         self.held = HeldChanges(store)
         """What deliveries of this turn change."""
+        self.passed_over = {Absence.GONE: 0, Absence.DAMAGED: 0}
+        """Messages that were not given, by why they could not be read."""
         self._table = OrderedQueues(self._lookup, items, LITE_BATCH)
         self.gathered: dict[tuple[str, int], set[int]] = {}
         """Group and queue id -> offsets of messages whose acknowledgement has gathered."""
@@ -308,13 +310,17 @@ class Ownership:
             return None
         more = 0 if batch.is_repeat(attempt) else 1
         for offset, times in islice(batch.times.items(), room):
+            record = self._store.reading.record(queue_id, offset)
+            if record is Absence.NOT_YET:
+                break
             delivery.reached = offset + 1
-            record = self._record(queue_id, offset)
-            if record is not None:
-                delivery.offsets.append(offset)
-                delivery.views.append(record)
-                delivery.times.append(times + more)
-        return delivery
+            if isinstance(record, Absence):
+                self.passed_over[record] += 1
+                continue
+            delivery.offsets.append(offset)
+            delivery.views.append(RecordView(record))
+            delivery.times.append(times + more)
+        return delivery if delivery.reached else None
 
     def keep(self, group: str, deliveries: Iterable[LiteDelivery], owned: Owned, attempt: bytes) -> None:
         """Let the group have these messages from now on; `held.write` follows."""
@@ -354,7 +360,7 @@ class Ownership:
         found = []
         for group, queue_id in self._queues.take_due(now_ms, DUE_PER_PASS):
             name = self._store.state.queues.name(queue_id) or b""
-            if not name or not exists(group):
+            if (not name or not exists(group)) and not self._store.quarantined:
                 name = b""
                 try:
                     self._write(self.leaving(group, queue_id))
@@ -381,13 +387,6 @@ class Ownership:
     def _lookup(self, key: bytes) -> bytes | None:
         return self.held.value(LITE_BATCH, key)
 
-    def _record(self, queue_id: int, offset: int) -> RecordView | None:
-        try:
-            found = self._store.reading.read(queue_id, offset, 1, 1)
-        except UnreadableOffsets:
-            return None
-        return RecordView(found.records[0]) if found.records and found.first_offset == offset else None
-
     def _read_next(self, delivery: LiteDelivery, room: int, bytes_max: int) -> None:
         """Neighbouring messages from the front on; unreadable ones before them are passed over."""
         high = self._store.reading.bounds(delivery.queue_id)[1]
@@ -396,9 +395,11 @@ class Ownership:
             try:
                 found = self._store.reading.read(delivery.queue_id, at, room, bytes_max)
             except UnreadableOffsets as error:
+                self.passed_over[Absence.DAMAGED] += error.next_offset - at
                 at = error.next_offset
                 continue
             if found.status == OFFSET_TOO_SMALL:
+                self.passed_over[Absence.GONE] += found.first_offset - at
                 at = found.first_offset
                 continue
             delivery.views = [RecordView(record) for record in found.records]

@@ -85,7 +85,15 @@ class SinkFeature(Feature):
         }
 
     def start(self) -> None:
-        """Finish the commits that a stop interrupted: part of them is visible already."""
+        """Finish the commits that a stop interrupted, once their rows can be read: part of them is visible already."""
+        if self._tools.is_sure:
+            self._finish()
+        else:
+            self._tools.store.when_confirmed(self._tools.identity.started_position, self._finish)
+
+    def _finish(self, failed: Exception | None = None) -> None:
+        if failed is not None:  # this broker is no longer the master, or cannot write
+            return
         for run in self.ledger.unfinished():
             try:
                 while not run.finished:

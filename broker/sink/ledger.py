@@ -392,6 +392,8 @@ class SinkLedger:
         oldest, confirmed = self._store.reading.bounds(found.queue_id)
         if oldest > 0:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is beyond the log's retention: rows were deleted")
+        if confirmed < count <= self._store.reading.next_offset(found.queue_id):
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{what} is not confirmed by this new master yet")
         if confirmed != count:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle has {count}")
 
@@ -432,6 +434,8 @@ class SinkLedger:
     def _read(self, key: AttemptKey, found: Attempt, start: int, count: int, room: int) -> list[memoryview]:
         """Staged rows of an attempt from `start`, at least one, up to `room` bytes."""
         result = self._store.reading.read(found.queue_id, start, count - start, room, end_offset=count)
+        if not result.records and start >= result.max_offset:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"rows of {key} are not confirmed by this new master yet")
         if not result.records or result.first_offset != start:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are missing")
         return result.records

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from broker.lite.state import DUE_PER_PASS
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
 from tests.unit.broker.conftest import BrokerBench
-from tests.unit.broker.lite.client import PARENT, ack, make_group, make_parent, pop, send, subscribe
+from tests.unit.broker.lite.client import INVISIBLE_MS, PARENT, ack, make_group, make_parent, pop, send, subscribe
 from tests.unit.broker.lite.test_requests import expire, feature
 
 MINUTE_MS = 60_000
@@ -137,3 +139,42 @@ async def test_a_message_acknowledged_out_of_order_does_not_come_again(running: 
     await ack(connection, *first[5:])
     await expire(running)
     assert [each.body for each in await pop(connection)] == [b"%d" % number for number in range(5)]
+
+
+async def test_what_is_not_confirmed_yet_is_neither_given_up_nor_expired(running: BrokerBench) -> None:
+    await made(running, 2)
+    connection = running.connect()
+    await subscribe(connection, "a")
+    await send(connection, "a", b"0", b"1")
+    assert len(await pop(connection)) == 2
+    await running.take_over()
+    running.clock.advance_ms(10 * MINUTE_MS)
+    await subscribed_without_answer(running)
+    assert await pop(running.connect()) == []
+    feature(running).maintain(running.clock.now_ms())
+    assert (topics(running), running.registry.values()["rocketmq_lite_in_flight"]) == (1, 2)
+    running.confirm()
+    await running.settle()
+    connection = running.connect()
+    await subscribe(connection, "a")
+    assert [each.body for each in await pop(connection)] == [b"0", b"1"]
+    assert running.registry.values()["rocketmq_lite_passed_over_total{gone}"] == 0
+
+
+async def subscribed_without_answer(running: BrokerBench) -> None:
+    """The client subscribes; nothing of it is confirmed, and it does not wait for that."""
+    asking = asyncio.create_task(subscribe(running.connect(), "a"))
+    await asyncio.sleep(0)
+    asking.cancel()
+
+
+async def test_a_damaged_message_is_passed_over_and_counted(running: BrokerBench) -> None:
+    await made(running, -1)
+    connection = running.connect()
+    await subscribe(connection, "a")
+    await send(connection, "a", b"0", b"1")
+    assert len(await pop(connection)) == 2
+    running.damage(running.store.queues.find(f"%LMQ%{PARENT}%2Fa".encode()) or 0, 0)
+    await expire(running, INVISIBLE_MS)
+    assert [each.body for each in await pop(connection)] == [b"1"]
+    assert running.registry.values()["rocketmq_lite_passed_over_total{damaged}"] == 1

@@ -14,6 +14,7 @@ from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
 from remoting.protocol.bodies.sink_body import BatchDigest
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 from remoting.protocol.records.image import hide
 from remoting.protocol.records.record import RecordView
@@ -247,3 +248,17 @@ def test_the_plan_of_other_groups_is_decided_with_the_rows(bench, rows, steps) -
     assert again.ledger.plan("nobody") == []
     assert again.commit(5, [again.stage(rows(b"next"), 5)])
     assert again.ledger.plan("s") == []
+
+
+def test_rows_that_are_not_confirmed_yet_are_not_missing(bench, rows) -> None:
+    """The commit is refused for a time, not for good."""
+    sink = Sink(bench)
+    found = sink.stages.open(AttemptKey("s", 0, 0, 0), 0)
+    bench.settle()
+    bench.store.append(Placed(hide(rows(b"1")[0]), [(found.queue_id,)]))
+    with pytest.raises(Refused) as refused:
+        sink.ledger.begin("s", 0, [(0, 0, 1)])
+    assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    bench.settle()
+    assert sink.commit(0, [(0, 0, 1)])
+    assert sink.bodies() == [b"1"]
