@@ -398,7 +398,8 @@ class Transactions:
         elif isinstance(record, Absence):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {half.offset} cannot be read: {record.value}")
         else:
-            placed = self._placement.placed(self._kept_aside(record), now=True)
+            image = self._kept_aside(record)  # no client may send there, so it is not placed as theirs
+            placed = Placed(image, [(self._topics.queue_ids(EXPIRED_TOPIC)[0],)])
         self._append(half, EXPIRED, placed)
         self._log.warning("transaction_expired", group=half.group, offset=half.offset, checks=half.checks)
 
