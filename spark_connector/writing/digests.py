@@ -15,19 +15,15 @@ not those that somebody makes up. Invariant: both twins give the same numbers, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from remoting.protocol.bodies.sink_body import BatchDigest
 from spark_connector.columns import layout
 from spark_connector.writing.replays import KIND, WHOLE
+from spark_connector.writing.row_encoder import SKIPPED_WORDS, EncodedRows
 
-if TYPE_CHECKING:
-    from spark_connector.writing.row_encoder import EncodedRows
-
-SKIPPED_WORDS = 5
-"""Size, packet id and queue, position, times: the words of an image's header before the lengths of its parts."""
 WORD = 8
 PIECE_WORDS = 1 << 15
 """Words that the pure twin hashes at a time, which stay in the cache."""
@@ -37,13 +33,13 @@ MIX_LOW, MIX_HIGH = np.uint64(0x94D049BB133111EB), np.uint64(0xD6E8FEB86659FD93)
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-def digest_of(rows: EncodedRows) -> BatchDigest:
-    """The digest of some rows, one image each."""
+def digest_of(rows: EncodedRows, kind: int = KIND) -> BatchDigest:
+    """The digest of some rows, one image each, or what `row_encoder.compared_rows` makes of them."""
     if layout.core is not None:
         low, high = layout.core.digest(np.frombuffer(rows.data, np.uint8), rows.edges, SKIPPED_WORDS)
     else:
         low, high = hashed(rows.data, rows.edges)
-    return BatchDigest(len(rows), low, high, KIND)
+    return BatchDigest(len(rows), low, high, kind)
 
 
 def hashed(data: memoryview, edges: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[int, int]:

@@ -23,8 +23,8 @@ from remoting.protocol.bodies.sink_body import BatchDigest
 from spark_connector.errors import OptionError
 from spark_connector.options.read_write import WriteOptions
 
-KIND = 1
-"""Number of the way in which `digests` hashes rows."""
+KIND, BATCH_KIND = 1, 2
+"""Numbers of the ways in which rows are hashed: as images, and those of batch topics."""
 WHOLE = 2**64
 SKIP = "skip"
 RUNS_REMEMBERED = 1_000
@@ -46,11 +46,13 @@ class Replayed:
 def total(digests: Iterable[BatchDigest | None], writer: str = "") -> BatchDigest | None:
     """The digest of all these rows together, of the query `writer`; None where one of the parts has none."""
     count = low = high = 0
+    kind = KIND
     for one in digests:
         if one is None:
             return None
         count, low, high, writer = count + one.rows, low + one.low, high + one.high, writer or one.writer
-    return BatchDigest(count, low % WHOLE, high % WHOLE, KIND, writer)
+        kind = max(kind, one.kind)
+    return BatchDigest(count, low % WHOLE, high % WHOLE, kind, writer)
 
 
 def are_same(one: BatchDigest, other: BatchDigest) -> bool:

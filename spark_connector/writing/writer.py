@@ -36,7 +36,7 @@ from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.worker import Clock, begin_task, wall_ms
 from spark_connector.writing.columns import SinkColumns, sink_columns
-from spark_connector.writing.replays import SKIP, Replayed, check_behind, total
+from spark_connector.writing.replays import BATCH_KIND, SKIP, Replayed, check_behind, total
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -356,10 +356,12 @@ class TaskRows:
 def digest_rows(parts: Mapping[str, pa.Array], rows: int, options: WriteOptions, encoded: EncodedRows) -> BatchDigest:
     """What some rows are, whatever their trace and, in a batch topic, the records they share; `encoded`: as sent."""
     from spark_connector.writing.digests import digest_of
-    from spark_connector.writing.row_encoder import Defaults, encode_rows
+    from spark_connector.writing.row_encoder import Defaults, compared_rows, encode_rows
 
     compared = {name: column for name, column in parts.items() if name != "traceparent"}
-    if encoded.counts is not None or len(compared) < len(parts):
+    if encoded.counts is not None:
+        return digest_of(compared_rows(compared, rows), BATCH_KIND)
+    if len(compared) < len(parts):
         encoded = encode_rows(compared, rows, Defaults(options.qos, options.retain, 0, options.delay_ms))
     return digest_of(encoded)
 

@@ -96,6 +96,37 @@ def test_records_of_many_rows_are_compared_row_by_row() -> None:
     assert found.pop().rows == 5
 
 
+BATCHED = parse_write({"topic": "t", "batchCodec": "lz4"})
+
+
+def batched(*rows: Mapping[str, Any]) -> BatchDigest:
+    columns = columns_of(rows)
+    return digest_rows(columns, len(rows), BATCHED, encoded_rows(columns, len(rows), BATCHED))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"key": "l"},
+        {"key": "", "tag": "kg"},
+        {"tag": "h"},
+        {"body": b"bodz"},
+        {"body": b"body\0"},
+        {"properties": [("a", "2")]},
+        {"properties": [("a1", "")]},
+        {"properties": []},
+        {"contentType": "text/plain"},
+    ],
+    ids=str,
+)
+def test_each_part_of_a_row_of_a_batch_topic_counts(change: Mapping[str, Any]) -> None:
+    assert batched(ROW) == batched({**ROW, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"})
+    assert not are_same(batched(ROW), batched({**ROW, **change}))
+    assert total([batched(ROW), batched({**ROW, **change})]) == total([batched({**ROW, **change}), batched(ROW)])
+    assert batched({"body": b"x"}, {"body": b"y"}) == batched({"body": b"y"}, {"body": b"x"})
+    assert are_same(batched(ROW), digest({**ROW, **change})), "of two kinds, which are not compared"
+
+
 def test_both_twins_and_every_size_of_piece_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are written down, because a later release must find the same."""
     rows = encoded(*({**ROW, "body": b"x" * size} for size in range(40)))
