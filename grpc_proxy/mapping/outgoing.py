@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from grpc_proxy.mapping.statuses import CallRejected, Code
 from grpc_proxy.mapping.values import checked_lite_topic, ms_of, topic_of
 from grpc_proxy.stubs import definition
-from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX, RESERVED
+from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX, is_reserved
 from remoting.protocol.records.record import MQTT_TOPIC_KEY
 from remoting.protocol.records.rocketmq_form import batch_part
 
@@ -189,7 +189,7 @@ def type_of(system: Any) -> int:
 
 def is_system(name: bytes) -> bool:
     """Whether a property has a meaning to RocketMQ, so that it is not one of the user's."""
-    return name in RESERVED or name in _SYSTEM
+    return is_reserved(name) or name in _SYSTEM
 
 
 def _user_properties(given: Mapping[str, str], limits: Limits) -> dict[str, str]:

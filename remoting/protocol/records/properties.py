@@ -46,19 +46,25 @@ TAGS = b"TAGS"
 UNIQUE_KEY = b"UNIQ_KEY"
 
 RESERVED: frozenset[bytes] = frozenset(
-    b"""KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID
-    ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY
-    EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME INNER_NUM INNER_BASE DUP_INFO
+    b"""KEYS TAGS WAIT DELAY RETRY_TOPIC ORIGIN_GROUP REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID
+    ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY TRANS_OFFSET
+    EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME _SYS_MSG_PRIORITY_ INNER_NUM INNER_BASE DUP_INFO
     CHECK_IMMUNITY_TIME_IN_SECONDS TRAN_PREPARED_QUEUE_OFFSET __transactionId__ TRANSACTION_CHECK_TIMES INSTANCE_ID
     CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE POP_CK POP_CK_OFFSET 1ST_POP_TIME
-    __SHARDINGKEY PROPERTY_FORWARD_QUEUE_ID REDIRECT INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET TRACE_CONTEXT
-    TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS
-    TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL TOPIC_SYS_FLAG GROUP_SYS_FLAG __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
-    DLQ_ORIGIN_MESSAGE_ID __CRC32#""".split()
+    __SHARDINGKEY __LITE_TOPIC PROPERTY_FORWARD_QUEUE_ID FORWARD_QUEUE_ID REDIRECT INNER_MULTI_DISPATCH
+    INNER_MULTI_QUEUE_OFFSET TRACE_CONTEXT TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_DELAY_MS TIMER_IN_MS TIMER_ENQUEUE_MS
+    TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_ROLL_LABEL TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL E_T
+    TOPIC_SYS_FLAG GROUP_SYS_FLAG __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID CRC32 __CRC32#
+    qosLevel""".split()
 )
-"""Names with a special meaning (RocketMQ MessageConst); a user's property may not use them."""
+"""Names with a special meaning; a user's property may not use them. All of RocketMQ's `MessageConst` that are names of
+properties, some of its other releases, and the one by which its clients read the QoS of an MQTT message."""
+OWN_PREFIXES = (b"LIGHTMQ_", b"__rmq.")
+"""Names that only this server gives: marks of mirrored messages, and fields of RocketMQ's that records have no room
+for."""
 TRANSIENT_PREFIX = b"__RMQ.TRANSIENT."
 """Properties with this prefix exist on the wire only and are not stored."""
+_RESERVED_PREFIXES = (TRANSIENT_PREFIX, *OWN_PREFIXES)
 
 
 def encode_properties(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -86,9 +92,19 @@ def decode_properties(text: bytes) -> list[tuple[bytes, bytes]]:
     return pairs
 
 
+def extended(text: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a text form with these pairs, which replace earlier ones of the same names; unchanged if it would be too
+    long."""
+    parts = [text] if not text or text.endswith(_PAIR_END) else [text, _PAIR_END]
+    for key, value in pairs:
+        parts += (key, _NAME_END, value, _PAIR_END)
+    made = b"".join(parts)
+    return made if len(made) <= PROPERTIES_SIZE_BYTES_MAX else text
+
+
 def is_reserved(key: bytes) -> bool:
     """True for names a user's property may not use."""
-    return key in RESERVED or key.startswith(TRANSIENT_PREFIX)
+    return key in RESERVED or key.startswith(_RESERVED_PREFIXES)
 
 
 KEYS_PER_RECORD_MAX = 64

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +71,56 @@ def test_reserved_names():
     assert properties.is_reserved(b"UNIQ_KEY")
     assert properties.is_reserved(b"__RMQ.TRANSIENT.x")
     assert not properties.is_reserved(b"originMqttTopic")
+
+
+_TABLE = Path(__file__).parent / "message_const.txt"
+CONSTANTS = dict(line.split(" ", 1) for line in _TABLE.read_text().splitlines()[1:])
+NO_NAMES = {
+    "KEY_SEPARATOR": "between the keys of one message",
+    "INDEX_KEY_TYPE": "kind of an entry of an index",
+    "INDEX_UNIQUE_TYPE": "kind of an entry of an index",
+    "INDEX_TAG_TYPE": "kind of an entry of an index",
+    "TIMER_ENGINE_ROCKSDB_TIMELINE": "value of E_T",
+    "TIMER_ENGINE_FILE_TIME_WHEEL": "value of E_T",
+}
+"""Constants that are not the name of a property."""
+
+
+def escaped(name: bytes) -> bytes:
+    """The property of a record for a user property of a device."""
+    ((key, _value),) = properties.to_pairs(properties.MessageProperties(user=[(name, b"v")]))
+    return key
+
+
+def test_no_device_sets_a_property_that_means_something_to_rocketmq() -> None:
+    assert len(CONSTANTS) > 70
+    assert set(NO_NAMES) <= set(CONSTANTS)
+    for constant, quoted in CONSTANTS.items():
+        name = quoted.strip('"').encode()
+        if constant not in NO_NAMES:
+            assert escaped(name) == b"%user%" + name, constant
+
+
+def test_no_device_sets_a_property_that_means_something_to_this_server() -> None:
+    """Every name in the sources that looks like one of ours; `delay-ms` is for devices."""
+    root = Path(properties.__file__).parents[3]
+    literal = re.compile(rb'b"((?:LIGHTMQ_|__rmq\.|__LITE|mqtt[A-Z]|_SYS_|originMqtt|qosLevel|clientId)[\w.]*)"')
+    found = {
+        name
+        for room in ("broker", "remoting", "mqtt_proxy", "mqtt_bridge", "grpc_proxy")
+        for source in (root / room).rglob("*.py")
+        for name in literal.findall(source.read_bytes())
+    }
+    assert found >= {b"LIGHTMQ_RETURNED", b"__LITE_TOPIC", b"originMqttTopic", b"mqttBridge", b"__rmq.born"}
+    for name in found:
+        assert escaped(name).startswith(b"%user%"), name
+
+
+def test_a_text_form_with_more_pairs() -> None:
+    for text in (b"", b"a\x01b\x02", b"a\x01b"):
+        assert dict(properties.decode_properties(properties.extended(text, [(b"a", b"c"), (b"d", b"")])))[b"a"] == b"c"
+    full = b"k\x01" + b"v" * 32_760 + b"\x02"
+    assert properties.extended(full, [(b"a", b"b" * 9)]) == full, "too long"
 
 
 def view(**record: Any) -> RecordView:
