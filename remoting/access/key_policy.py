@@ -11,6 +11,10 @@
     appoint   broker name                  role controller
     admin     anything                     role admin
 
+The retry and dead-letter topics of a group, those of POP included, are read, written and found by whoever may read
+`$group/name`: what a member could not handle goes there and comes back to it. A rule for the topic's name gives the
+same right without the group; a deny of the name or of the group takes it away.
+
 Users made by requests (`users`) have the rules of their entries besides those of the file, and a Super user the role
 admin and every topic; some of their rules depend on the address of the peer.
 
@@ -49,8 +53,12 @@ from remoting.access.rights import (
 from remoting.access.rules import Grants, Identity, RuleSet, Verdict
 from remoting.access.users import UserTable
 from remoting.protocol.errors import LightMQError
-from remoting.protocol.records.names import RETRY_PREFIX
+from remoting.protocol.records.names import group_of_derived
 
+BELOW = "/#"
+"""What the resource of reading a RocketMQ topic ends with."""
+DENIED = "deny_rule"
+"""Reason of a verdict that a deny decided."""
 GRANTS_MAX = 1_000
 """Keys whose compiled rules are cached; the least recently used is dropped first."""
 READABLE_TOPICS_MAX = 16_384
@@ -131,12 +139,8 @@ class KeyPolicy:
         """The same for a request with this code, by a peer at this address."""
         if self.role_for(identity, action, resource):
             return True
-        if action == PUBLISH:
-            return bool(self._grants_of(identity, host).write_mask(resource.encode("utf-8", "surrogatepass")))
-        if action == CONSUME:
-            return bool(resource) and self._grants_of(identity, host).read(resource).allowed
-        if action == LOCATE:
-            return self._touches(identity, resource, host)
+        if action in (PUBLISH, CONSUME, LOCATE):
+            return self._message_right(self._grants_of(identity, host), action, resource)
         return action == ADMIN and self._listed is not None and self._users.manages(identity, code, resource, host)
 
     def readable(self, identity: str, topic_filter: str, host: str = "") -> Callable[[bytes], Verdict] | None:
@@ -187,14 +191,6 @@ class KeyPolicy:
             await asyncio.sleep(LOOK_INTERVAL_S)
             await self.refresh()
 
-    def _touches(self, identity: str, topic: str, host: str) -> bool:
-        grants = self._grants_of(identity, host)
-        if not topic:
-            return grants.allows_something
-        if topic.startswith(RETRY_PREFIX) and grants.read(of_group(topic.removeprefix(RETRY_PREFIX))).allowed:
-            return True
-        return grants.touches(of_topic(topic))
-
     def _grants_of(self, identity: str, host: str) -> Grants:
         known = (identity, host if self._users.sourced(identity) else "")
         grants = self._grants.get(known)
@@ -208,6 +204,18 @@ class KeyPolicy:
             self._grants.move_to_end(known)
         return grants
 
+    @staticmethod
+    def _message_right(grants: Grants, action: str, resource: str) -> bool:
+        topic = resource.removesuffix(BELOW) if action == CONSUME else resource
+        group = group_of_derived(topic)
+        if group:
+            return _may_use_derived(grants, action, topic, group)
+        if action == PUBLISH:
+            return bool(grants.write_mask(resource.encode("utf-8", "surrogatepass")))
+        if action == CONSUME:
+            return bool(resource) and grants.read(resource).allowed
+        return grants.touches(of_topic(resource)) if resource else grants.allows_something
+
     def _combine(self) -> None:
         self._rules = RuleSet() if self._listed is None else self._listed.joined(self._users.rules())
         self._grants.clear()
@@ -220,3 +228,18 @@ class KeyPolicy:
 
     def _failed(self, error: LightMQError) -> None:
         self._log.error("access_list_unusable", problem=str(error), consequence="the rules from before stay in force")
+
+
+def _may_use_derived(grants: Grants, action: str, topic: str, group: str) -> bool:
+    """Whether a group's retry or dead-letter topic may be read, written or found: as a member of the group, or by a
+    rule for the topic itself. A deny of either comes first."""
+    own = grants.read(of_group(group))
+    if action == LOCATE:
+        return own.allowed or grants.touches(of_topic(topic))
+    if action == CONSUME:
+        named = grants.read(of_topic(topic))
+    else:
+        named = grants.write(topic.encode("utf-8", "surrogatepass"), 0, retain=False)
+    if DENIED in (own.reason, named.reason):
+        return False
+    return own.allowed or named.allowed

@@ -9,7 +9,8 @@
     Allow Deny                                                                     decision
 
 The effect of an entry: `Pub` and `Sub` on a topic are rules for writing and reading everything below that name, also
-for MQTT clients; `Sub` on a group allows reading `$group/name` and its retry topic. The other actions are rights to
+for MQTT clients; `Sub` on a group allows reading `$group/name`, and with it its retry and dead-letter topics
+(`remoting.access.key_policy`). The other actions are rights to
 administrate single topics, groups or the cluster (`UserTable.manages`, by the request's code). A Super user may do
 everything that needs no role of a server.
 
@@ -31,7 +32,6 @@ from remoting.access.rules import HASH, PLUS, Levels, Prefix, Rule, RuleSet, spl
 from remoting.protocol.errors import LightMQError, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.records import names
-from remoting.protocol.records.names import RETRY_PREFIX
 
 SUPER, NORMAL = "Super", "Normal"
 TOPIC, GROUP, CLUSTER = "Topic", "Group", "Cluster"
@@ -258,7 +258,7 @@ def rules_of(name: str, entry: Entry) -> list[Rule]:
     if (kind == TOPIC or entry.resource == ANY) and (read or write):
         made.append(_rule(name, entry, _topic_levels(pattern), read=read, write=write))
     if (kind == GROUP or entry.resource == ANY) and read:
-        made += [_rule(name, entry, levels, read=True, write=False) for levels in _group_levels(pattern)]
+        made.append(_rule(name, entry, _group_levels(pattern), read=True, write=False))
     return made
 
 
@@ -278,15 +278,13 @@ def _topic_levels(pattern: str) -> Levels:
     return split(of_topic(pattern))
 
 
-def _group_levels(pattern: str) -> list[Levels]:
-    """Return the levels of the group itself and of its retry topic."""
-    own, retry = b"$group", RETRY_PREFIX.encode()
+def _group_levels(pattern: str) -> Levels:
+    own = b"$group"
     if pattern == ANY:
-        return [(own, PLUS), (topic_prefix(retry), HASH)]
+        return (own, PLUS)
     if pattern.endswith(ANY):
-        beginning = pattern[:-1].encode()
-        return [(own, Prefix(names.escape(beginning))), (topic_prefix(retry + beginning), HASH)]
-    return [split(of_group(pattern)), split(of_topic(RETRY_PREFIX + pattern))]
+        return (own, Prefix(names.escape(pattern[:-1].encode())))
+    return split(of_group(pattern))
 
 
 def _everything(name: str) -> list[Rule]:

@@ -27,6 +27,7 @@ from remoting.protocol.records.record import tag_hash
 
 LMQ_PREFIX = b"%LMQ%"
 """RocketMQ's prefix of light queue names, by which RocketMQ clients pull an MQTT queue."""
+_LIGHT = LMQ_PREFIX.decode()
 RETRY_PREFIX = "%RETRY%"
 RETRY_SEPARATOR = "+"
 """Between group and topic in the name of a retry topic of POP; no name has it."""
@@ -66,6 +67,8 @@ RESERVED_TOPICS = frozenset(
     }
 )  # fmt: skip
 """Topics to which no client sends, in RocketMQ as here."""
+_INTERNAL_PREFIX, _TRACES_PREFIX = "rmq_sys_", "rmq_sys_TRACE_DATA_"
+"""Topics in which RocketMQ's brokers keep timers, check-points and members, except those of traces by region."""
 CONFLICTING_TOPICS = RESERVED_TOPICS | {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
 """Topics that no administrator creates, changes or deletes, in RocketMQ as here."""
 
@@ -135,9 +138,25 @@ def is_system_topic(topic: bytes) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
 
 
+def forbids_sends(topic: str) -> bool:
+    """True for topics of servers, to which no client sends: neither producers nor rows of Spark."""
+    if topic in RESERVED_TOPICS:
+        return True
+    return topic.startswith(_INTERNAL_PREFIX) and not topic.startswith(_TRACES_PREFIX)
+
+
 def queue_index(mqtt_topic: bytes, queue_count: int) -> int:
     """Return the parent queue of a topic: the same topic always goes to the same queue, which keeps its order."""
     return zlib.crc32(mqtt_topic) % queue_count
+
+
+def group_of_derived(topic: str) -> str:
+    """The group whose retry or dead-letter topic this is, those of POP included; empty for any other topic."""
+    if "/" in topic:
+        return ""
+    if topic.startswith(RETRY_PREFIX):
+        return topic.removeprefix(RETRY_PREFIX).partition(RETRY_SEPARATOR)[0]
+    return topic.removeprefix(DLQ_PREFIX) if topic.startswith(DLQ_PREFIX) else ""
 
 
 def group_of_retry(name: str, topic: str) -> str:
@@ -148,7 +167,9 @@ def group_of_retry(name: str, topic: str) -> str:
 
 
 def valid_rocketmq_topic(topic: str) -> bool:
-    """True for a name RocketMQ accepts as a topic (retry and dead-letter topics may be longer)."""
+    """True for a name RocketMQ accepts as a topic (retry and dead-letter ones may be longer) and no light queue has."""
+    if topic.startswith(_LIGHT):
+        return False
     limit = SYSTEM_TOPIC_CHARS_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARS_MAX
     return len(topic) <= limit and (_NAME.fullmatch(topic) or _POP_RETRY.fullmatch(topic)) is not None
 

@@ -76,6 +76,16 @@ def make(path: Path) -> KeyPolicy:
         ("etl", "locate", "other", False),
         ("etl", "locate", "%RETRY%etl", True),
         ("etl", "locate", "%RETRY%other", False),
+        ("etl", "locate", "%DLQ%etl", True),
+        ("etl", "locate", "%RETRY%etl+plant", True),
+        ("etl", "consume", "%RETRY%etl/#", True),
+        ("etl", "consume", "%RETRY%etl+plant/#", True),
+        ("etl", "consume", "%DLQ%etl/#", True),
+        ("etl", "consume", "%DLQ%other/#", False),
+        ("etl", "consume", "%RETRY%etl/x", False),
+        ("etl", "publish", "%RETRY%etl", True),
+        ("etl", "publish", "%DLQ%etl", True),
+        ("etl", "publish", "%RETRY%other", False),
         ("nobody", "locate", "", False),
         ("anonymous", "locate", "public", True),
         ("anonymous", "locate", "plant", False),
@@ -99,6 +109,27 @@ def test_rights_of_keys(path: Path, identity: str, action: str, resource: str, a
     policy = make(path)
     assert policy(identity, action, resource) is allowed
     assert policy(identity, action, resource) is allowed  # cached
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ("topic read $group/g", (True, True, True)),
+        ("topic write $group/g", (False, False, False)),
+        ("topic read %RETRY%g/#", (True, False, False)),  # by name, as before
+        ("topic readwrite %RETRY%g/#", (True, True, False)),
+        ("topic read $group/g\ntopic deny %RETRY%g/#", (False, False, True)),
+        ("topic read $group/g\ntopic deny-write #", (True, False, True)),
+        ("topic readwrite #\ntopic deny $group/g", (False, False, False)),
+    ],
+)
+def test_the_retry_and_dead_letter_topics_of_a_group_follow_from_the_right_to_it(
+    tmp_path: Path, rules: str, allowed: tuple[bool, bool, bool]
+) -> None:
+    (tmp_path / "rules").write_text(f"user k\n{rules}\n")
+    policy = make(tmp_path / "rules")
+    asked = (("consume", "%RETRY%g/#"), ("publish", "%RETRY%g"), ("consume", "%DLQ%g/#"))
+    assert tuple(policy("k", *one) for one in asked) == allowed
 
 
 async def test_a_changed_file_is_put_in_force_and_an_invalid_one_is_not(path: Path) -> None:
