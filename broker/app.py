@@ -251,11 +251,12 @@ class BrokerApp:
         return f"no controller has registered this broker ({failures})"
 
     def degraded_reason(self) -> str:
-        """What is wrong although the broker does its work: damage of its log that is known; empty when nothing is."""
+        """What is wrong although the broker does its work: known damage of its log, a log that cannot be as small as it
+        should be; empty when nothing is."""
         serving = self._present
         known = serving.store.quarantined if serving is not None else ()
         if not known:
-            return ""
+            return "" if serving is None else serving.store.retention.over_limit()
         size = sum(each.end - each.start for each in known)
         places = "1 place" if len(known) == 1 else f"{len(known)} places"
         return (

@@ -100,6 +100,11 @@ def watch_store(registry: Registry, store: LogStore) -> None:
         function=lambda: store.end_position - store.begin_position,
     )
     gauge(
+        "rocketmq_retention_state_bytes",
+        "Bytes of the log that are state carried forward since the start, because the files it was in have expired",
+        function=lambda: store.metrics()["retention_state_bytes"],
+    )
+    gauge(
         "rocketmq_flush_behind_bytes",
         "Bytes written but not flushed",
         function=lambda: store.end_position - store.positions.flushed,

@@ -170,7 +170,7 @@ class _Foundation:
         opened.registry.on_queue = index.set_floor
         self.reader = Reader(log, index, self.confirm, check=settings.check_on_read)
         self.guard = DiskGuard(
-            site.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, settings.segment_size_bytes,
+            site.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, settings.largest_file_bytes,
             site.faults, site.log, lambda: log.capacity_end - log.begin,
         )  # fmt: skip
         self.failure = Failure(self.guard, self.confirm, site.log)

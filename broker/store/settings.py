@@ -15,6 +15,10 @@ MIB = 1024 * 1024
 SEGMENT_SIZE_BYTES_MIN = 4096
 SEGMENT_SIZE_BYTES_MAX = 2**31 - 8
 """Offsets into one mapped segment must fit the signed 32-bit views of Arrow."""
+FILES_MIN = 3
+"""Files of the smallest log: the oldest, the one being written, and the one prepared to follow it."""
+FILES_WANTED = 8
+"""Of so many files a log with a limit of its size consists."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +26,8 @@ class StoreSettings:
     """The log: files, flushing, indexes, retention, damage."""
 
     segment_size_bytes: int = 256 * MIB
-    """Size of one log file, a multiple of 8. Existing files keep theirs. Smaller ones expire in finer steps."""
+    """Size of one log file, a multiple of 8. Existing files keep theirs. Smaller ones expire in finer steps; with
+    retention_size_bytes they are an eighth of that at most."""
 
     first_segment_size_bytes: int = 8 * MIB
     """Size of the first log file, at least two of the largest records. Each further one is as large as all before it
@@ -60,7 +65,10 @@ class StoreSettings:
     """Segments whose newest record is older go away; 0 keeps everything."""
 
     retention_size_bytes: int = setting(0, minimum=0, live=True)
-    """The oldest segments go while the log is larger than this; 0 means no limit by size."""
+    """The oldest log files go while all of them together, with those being written and prepared, are larger than this;
+    0 means no limit by size. At least three files that take two of the largest records each. State that is still valid
+    (queues, sessions, retained messages ...) is kept whatever its size: where it takes more than half of this, the
+    broker reports it (`rocketmq_retention_state_bytes`, `/readyz`) and keeps twice as much."""
 
     expire_when_full: bool = setting(False, live=True)
     """When free space is below the floor, let the oldest segment go before its time and take messages again. With false
@@ -104,6 +112,7 @@ class StoreSettings:
             raise LocalMisuse(
                 f"first_segment_size_bytes must be a multiple of 8, at least {SEGMENT_SIZE_BYTES_MIN}, not {first}"
             )
+        self._check_retention_size()
         if self.scrub_bytes_per_second < 0:
             raise LocalMisuse(f"scrub_bytes_per_second must be 0 or more, not {self.scrub_bytes_per_second}")
         if self.flush not in {"sync", "async"}:
@@ -117,16 +126,38 @@ class StoreSettings:
         if self.index_merge_runs < 2:
             raise LocalMisuse(f"index_merge_runs must be at least 2, not {self.index_merge_runs}")
 
+    def _check_retention_size(self) -> None:
+        smallest = self.smallest_file_bytes
+        if 0 < self.retention_size_bytes < FILES_MIN * smallest:
+            raise LocalMisuse(
+                f"retention_size_bytes {self.retention_size_bytes} is too small: a log has {FILES_MIN} files (the "
+                "oldest, the one being written, the next one), and with record_size_bytes_max "
+                f"{self.record_size_bytes_max} and segment_size_bytes {self.segment_size_bytes} each takes at least "
+                f"{smallest} bytes; set it to {FILES_MIN * smallest} or more, or lower the others"
+            )
+
     @property
     def record_limit_bytes(self) -> int:
         """Largest record that is really taken: the configured one, or half a segment."""
         return min(self.record_size_bytes_max, self.segment_size_bytes // 2)
 
     @property
+    def smallest_file_bytes(self) -> int:
+        """Size of the smallest log file there can be: two of the largest records."""
+        return min(2 * self.record_limit_bytes + 7 & ~7, self.segment_size_bytes)
+
+    @property
+    def largest_file_bytes(self) -> int:
+        """Size that log files really grow to: a small log has small files, so that they expire in time."""
+        if not self.retention_size_bytes:
+            return self.segment_size_bytes
+        share = self.retention_size_bytes // FILES_WANTED & ~7
+        return min(self.segment_size_bytes, max(share, self.smallest_file_bytes))
+
+    @property
     def first_file_bytes(self) -> int:
         """Size that the first log file really has."""
-        two_records = 2 * self.record_limit_bytes + 7 & ~7
-        return min(max(self.first_segment_size_bytes, two_records), self.segment_size_bytes)
+        return min(max(self.first_segment_size_bytes, self.smallest_file_bytes), self.largest_file_bytes)
 
     @property
     def flush_entries(self) -> int:

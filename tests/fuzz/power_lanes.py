@@ -130,7 +130,8 @@ class StoreLane(PowerLane):
         chance = self.chance
         settings = {
             "segment_size_bytes": self._segment, "index_tail_entries": chance.choice((64, 256)), "index_merge_runs": 3,
-            "retention_ms": 0, "retention_size_bytes": chance.choice((100_000, 300_000)), "ballast_size_bytes": 0,
+            "retention_ms": 0, "ballast_size_bytes": 0,
+            "retention_size_bytes": max(chance.choice((100_000, 300_000)), 3 * self._segment),
             "free_space_bytes_min": 0, "snapshot_log_bytes": chance.choice((20_000, 100_000)),
             "flush": self._flush, "flush_interval_ms": 3, "carry_entries_max": chance.choice((5, 2000)),
         }  # fmt: skip

@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 SMALL = {
     "broker.store.segment_size_bytes": 4 * MIB,
     "broker.store.record_size_bytes_max": 2 * MIB,
-    "broker.store.retention_size_bytes": 8 * MIB,
+    "broker.store.retention_size_bytes": 12 * MIB,
     "broker.limits.message_size_bytes_max": MIB,
     "broker.maintain_interval_ms": 50,
 }
@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 
 
 class Forgetful:
-    """`lightmq up` that retains about 8 MiB, and one topic in it."""
+    """`lightmq up` that retains about 12 MiB, and one topic in it."""
 
     def __init__(self, data: Path) -> None:
         settings = [text for key, value in SMALL.items() for text in ("--set", f"{key}={value}")]

@@ -243,6 +243,15 @@ class CommitLog:
         self._bases.append(position)
         return segment
 
+    @property
+    def files_bytes(self) -> int:
+        """What the log's files take, with the next one, which is prepared while the last one is written."""
+        return self.capacity_end - self.begin + self._next_size()
+
+    def grow_to(self, size: int) -> None:
+        """Let further files be at most this large."""
+        self._first_size, self._segment_size = min(self._first_size, size), size
+
     def use_size(self, size: int) -> None:
         """Make further files of `size` bytes."""
         self._first_size = self._segment_size = size

@@ -105,12 +105,12 @@ class Opening:
         self._quarantine: Quarantine = self._readable(lambda: load_quarantine(directory)) or Quarantine()
         self._durable = self._proved_durable()
         self._keep_proof()
-        first, most = settings.first_file_bytes, settings.segment_size_bytes
+        first, most = settings.first_file_bytes, settings.largest_file_bytes
         if self._role.replica:
             first = most = 0  # a replica's files are what the master's are
         self._short = find_short_files(directory / "log", first, most, self._durable)
         self._log = CommitLog(
-            directory / "log", settings.segment_size_bytes, faults, zeroed=settings.flush == "sync",
+            directory / "log", settings.largest_file_bytes, faults, zeroed=settings.flush == "sync",
             lacking=[file.base for file in self._short], first_size=settings.first_file_bytes,
         )  # fmt: skip
         self._mark = DurableMark(directory)

@@ -12,6 +12,9 @@ records, queues with their present next offset, retained messages as records wit
 Message Expiry Interval. The tables may be large, so they are searched in bounded pieces; what is written meanwhile is
 younger than the segment. In a group the master then publishes how far it deletes the log (LOG_BEGIN): a replica, which
 appends nothing, deletes nothing beyond that, and only what its own settings expire.
+The size of the log is that of its files. State is never given up for it: where what was carried forward takes more than
+half of the limit, the log is kept at twice that, which is reported, since writing state again frees nothing.
+
 Invariants: a segment goes only when what was carried forward, and what made carrying needless, is on the disk and the
 index runs cover it, so the log alone still has all state, also after a crash. Nothing that a group's rule keeps is
 hidden. Thread rule: loop thread; each step appends `carry_entries_max` entries at most.
@@ -20,6 +23,7 @@ hidden. Thread rule: loop thread; each step appends `carry_entries_max` entries 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -31,7 +35,7 @@ from broker.store.index.run import Entries
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.epoch_file import Role
 from broker.store.placed import Placed
-from broker.store.settings import StoreSettings
+from broker.store.settings import FILES_MIN, StoreSettings
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import GroupRule, QueueGroups, Said, StateTables, carried_value, expiry_change
@@ -277,6 +281,10 @@ def republished(record: RecordView, now_ms: int) -> bytes | None:
 
 Append = Callable[[Placed, Sequence[StateChange]], int]
 AGE, SIZE, FULL_DISK = "age", "size", "disk_full"
+STATE_SHARE = 2
+"""The log is kept at this many times the size of its state at least; below that each file that goes is written anew."""
+REWRITE_INTERVAL_MS = 60_000
+"""How often a file goes although the state leaves no room for less."""
 LISTS_MAX = 4
 """Lists of doomed entries taken in one step; they are short or empty when little of the state is old."""
 _POSITION = struct.Struct("<q")
@@ -323,10 +331,28 @@ class CarryForward:
         self._doomed: Doomed[Said] = Doomed(iter(()))
         self._doomed_queues: Doomed[int] = Doomed(iter(()))
         self._keepers: list[Callable[[int, Append], bool]] = []
+        self._stretches: deque[tuple[int, int]] = deque()
+        """(end position, bytes) of what was carried, the oldest first."""
+        self._kept_bytes = 0
         self.end = 0
         """The log must be durable up to here before the segments are deleted."""
         self.total = 0
         self.retained_expired_total = 0
+
+    def kept_bytes(self) -> int:
+        """Return how much of the log was carried forward, since the start: about the size of all state when all of the
+        log was once written anew."""
+        while self._stretches and self._stretches[0][0] <= self._log.begin:
+            self._kept_bytes -= self._stretches.popleft()[1]
+        return self._kept_bytes
+
+    def _write(self, placed: Placed, changes: Sequence[StateChange]) -> int:
+        """Append and count what must be kept."""
+        before = self._log.end
+        end = self._append(placed, changes)
+        self._stretches.append((end, end - before))
+        self._kept_bytes += end - before
+        return end
 
     def keep(self, keeper: Callable[[int, Append], bool]) -> None:
         """Have `keeper(position, append)` append again some of what must outlive its segment, before segments below the
@@ -402,7 +428,7 @@ class CarryForward:
 
     def _kept(self, target: int) -> bool:
         try:
-            return all(keep(target, self._append) for keep in self._keepers)
+            return all(keep(target, self._write) for keep in self._keepers)
         except StoreFull:
             return False  # the disk guard has logged it
 
@@ -410,7 +436,7 @@ class CarryForward:
         """Append them once more; False when there is no room, which the disk guard has logged."""
         if images or changes:
             try:
-                self.end = self._append(Placed(b"".join(images), [()] * len(images)), changes)
+                self.end = self._write(Placed(b"".join(images), [()] * len(images)), changes)
             except StoreFull:
                 return False
             self.total += len(images) + len(changes)
@@ -450,11 +476,41 @@ class Retention:
         self.expired_bytes = {AGE: 0, SIZE: 0, FULL_DISK: 0}
         """Bytes of segments that went, by reason."""
         self.cut_short_bytes_total = 0
+        self._dropped_ms = 0
+        """When a file went last."""
+        self._was_over = False
 
     def use(self, settings: StoreSettings) -> None:
         """Keep to other limits from the next step on."""
         self._settings = settings
         self.expiry.age_ms = settings.retention_ms
+        self._log.grow_to(settings.largest_file_bytes)
+
+    def over_limit(self) -> str:
+        """What is wrong with the limit of the log's size, as a sentence; empty when nothing is."""
+        limit, state_bytes = self._settings.retention_size_bytes, self.carried.kept_bytes()
+        if not limit or STATE_SHARE * state_bytes <= limit:
+            return ""
+        return (
+            f"state that is still valid (queues, sessions, retained messages) takes {state_bytes} bytes of the log, "
+            f"more than half of retention_size_bytes {limit}: it is kept, and the log is larger than the limit. "
+            f"Raise it to {2 * STATE_SHARE * state_bytes}"
+        )
+
+    def _size_max(self, now_ms: int) -> int:
+        """The limit of the log's size now: enough for its state twice, so that it is not written again and again; now
+        and then one file goes all the same, because the state may have become less."""
+        limit, over = self._settings.retention_size_bytes, self.over_limit()
+        if bool(over) != self._was_over:
+            self._was_over = bool(over)
+            if over:
+                self._events.warning("retention_size_too_small", reason=over)
+            else:
+                self._events.info("retention_size_suffices", limit_bytes=limit)
+        if not over or abs(now_ms - self._dropped_ms) >= REWRITE_INTERVAL_MS:
+            return limit
+        room = FILES_MIN * self._settings.largest_file_bytes
+        return max(limit, STATE_SHARE * self.carried.kept_bytes() + room)
 
     def metrics(self) -> dict[str, int]:
         """Return what went, by reason."""
@@ -464,6 +520,7 @@ class Retention:
             **{f"topics_expired_{reason}_messages_total": count for reason, count in self.expiry.hidden_total.items()},
             "retention_cut_short_bytes_total": self.cut_short_bytes_total,
             "state_carried_total": self.carried.total,
+            "retention_state_bytes": self.carried.kept_bytes(),
             "retained_expired_total": self.carried.retained_expired_total,
         }
 
@@ -514,10 +571,10 @@ class Retention:
         chosen = choose_segments(
             self._log.begin,
             sealed,
-            self._log.end,
+            self._log.begin + self._log.files_bytes,
             RetentionLimits(
                 oldest_ms,
-                self._settings.retention_size_bytes,
+                self._size_max(now_ms),
                 self.expiry.held(),
                 make_room=self._settings.expire_when_full and self._full(),
             ),
@@ -527,6 +584,7 @@ class Retention:
         target = chosen[-1][0]
         self._reasons = dict(chosen)
         self._target = target
+        self._dropped_ms = now_ms
         self.carried.begin(target)
         return True
 

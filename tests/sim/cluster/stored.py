@@ -49,7 +49,7 @@ SMALL = StoreSettings(
     free_space_bytes_min=1,
     ballast_size_bytes=0,
 )
-RETAINED_BYTES = 8_192
+RETAINED_BYTES = 12_288
 FILLING_BYTES_MAX = 300
 BEGIN_MS = 1_700_000_000_000
 JOB_MS = 4.0

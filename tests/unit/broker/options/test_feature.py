@@ -19,6 +19,7 @@ from runtime import logs
 from runtime.config import live_keys
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from tests.unit.broker.light_queues.sessions import feature as light_queues
 
 
 async def change(running, *lines: str) -> Command:
@@ -51,11 +52,15 @@ IN_FORCE: dict[str, tuple[str, Callable[[object], object]]] = {
     "transaction_check_interval_ms": ("107", lambda r: r.broker.tools.config.transaction_check_interval_ms),
     "transaction_checks_max": ("7", lambda r: r.broker.tools.config.transaction_checks_max),
     "transaction_age_s_max": ("7", lambda r: r.broker.tools.config.transaction_age_s_max),
+    "limits.mqtt_topics_per_parent_max": ("7", lambda r: light_queues(r).quota.per_parent_max),
+    "limits.mqtt_topics_per_user_max": ("7", lambda r: light_queues(r).quota.per_user_max),
+    "unused_queue_expiry_s": ("7", lambda r: light_queues(r).unused.expiry_ms // 1_000),
+    "unused_offset_expiry_s": ("7", lambda r: light_queues(r).unused.offset_expiry_ms // 1_000),
     "client_expiry_s": ("7", lambda r: r.broker.groups.clients.expiry_ms // 1_000),
     "shared_commit_interval_ms": ("7", lambda r: r.broker.tools.config.shared_commit_interval_ms),
     "shared_wait_ms": ("7", lambda r: r.broker.tools.config.shared_wait_ms),
     "store.retention_ms": ("7", lambda r: r.store.retention.expiry.age_ms),
-    "store.retention_size_bytes": ("7", lambda r: r.store.retention._settings.retention_size_bytes),
+    "store.retention_size_bytes": ("700000000", lambda r: r.store.retention._settings.retention_size_bytes),
     "store.expire_when_full": ("true", lambda r: str(r.store.retention._settings.expire_when_full).lower()),
 }
 """Key -> a value, and how the part that uses it shows the one in force."""

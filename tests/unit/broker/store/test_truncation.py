@@ -166,7 +166,7 @@ def test_a_crash_during_a_reset(tmp_path: Path, step: str) -> None:
 
 def test_a_replica_begins_where_the_masters_log_does(tmp_path: Path) -> None:
     """A master whose log has expired in part: what is left is enough for queues that continue and state that holds."""
-    master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
+    master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=65_536)
     queue, idle = master.store.queues.open_all([b"q", b"idle"])
     master.store.append(*[message([idle], b"x") for _ in range(5)])
     master.store.append_state([StateChange(4, b"k", b"v")])
@@ -272,7 +272,7 @@ def test_listeners_stay_and_truncated_bytes_are_never_acknowledged(tmp_path: Pat
 
 def test_next_offsets_are_forgotten_with_the_log(tmp_path: Path) -> None:
     """An index has the next offsets of queues whose messages expired; they mean nothing to the next log."""
-    bench = ReplicaBench(tmp_path / "data", epoch=1, retention_size_bytes=40_000, index_merge_runs=50)
+    bench = ReplicaBench(tmp_path / "data", epoch=1, retention_size_bytes=65_536, index_merge_runs=50)
     queue = expired(bench)
     bench.reopen_as(role="replica")
     master = ReplicaBench(tmp_path / "master", epoch=1)

@@ -86,7 +86,7 @@ def test_a_snapshot_with_other_content(directory: Path) -> None:
 
 def test_retention_leaves_a_sound_store(tmp_path: Path) -> None:
     """Expired files, half-expired runs and carried state are no damage."""
-    bench = StoreBench(tmp_path / "data", retention_size_bytes=20_000)
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=49_152)
     from tests.unit.broker.store.inspection.conftest import fill
 
     for _ in range(4):

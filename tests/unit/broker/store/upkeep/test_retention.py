@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.store.errors import StoreFull
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed
+from broker.store.settings import FILES_WANTED
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import RETENTION, StateChange
 from broker.store.state.state_tables import GroupRule
@@ -21,7 +22,9 @@ from broker.store.upkeep.retention import (
     FULL_DISK,
     INTERVAL_MS_MAX,
     INTERVAL_MS_MIN,
+    REWRITE_INTERVAL_MS,
     SIZE,
+    STATE_SHARE,
     RetentionLimits,
     choose_segments,
     interval_ms,
@@ -100,13 +103,13 @@ def test_old_segments_are_deleted_and_state_stays(tmp_path: Path) -> None:
 
 def test_size_limit(tmp_path: Path) -> None:
     """The oldest segments are deleted until the log fits, and whole runs with them."""
-    bench = StoreBench(tmp_path / "data", retention_size_bytes=40_000)
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=65_536)
     queue = bench.store.queues.open(b"q")
     for n in range(900):
         bench.store.append(message([queue], b"%d" % n + bytes(100)))
         bench.store.maintain(0)
     bench.settle()
-    expire(bench, bench.store.end_position - 40_000 - 16_384)
+    expire(bench, bench.store.end_position - 65_536)
     assert bench.store.metrics()["segments_expired_bytes_total"] > 0
     assert all(run.end_position > bench.store.begin_position for run in bench.store._parts.opened.index.runs)
     low, high = bench.store.reading.bounds(queue)
@@ -145,7 +148,7 @@ def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int, held: int, mak
 
 def test_state_is_not_lost_when_there_is_no_room_to_write_it_again(tmp_path: Path) -> None:
     """A carry that meets a full disk is repeated; the segment stays until it succeeded."""
-    bench = StoreBench(tmp_path / "data", retention_size_bytes=20_000)
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=49_152)
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
     queue = store.queues.open(b"q")
@@ -167,7 +170,7 @@ def test_state_is_not_lost_when_there_is_no_room_to_write_it_again(tmp_path: Pat
 
 def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
     """A record that is not on the disk yet does not make the old one superfluous: a crash would lose both."""
-    bench = StoreBench(tmp_path / "data", retention_size_bytes=32 * 1024)
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=49_152)
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"old")])
     for _ in range(600):
@@ -254,7 +257,7 @@ def test_a_segment_waits_for_its_keepers(tmp_path: Path) -> None:
 
 def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
     """A master that has expired much of its log, and a replica that keeps `kept` bytes and has all of it."""
-    master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
+    master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=65_536)
     replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=kept)
     queue = master.store.queues.open(b"q")
     master.store.append_state([StateChange(4, b"k", b"v")])
@@ -274,7 +277,7 @@ def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
     return master, replica
 
 
-@pytest.mark.parametrize(("kept", "holds"), [(40_000, False), (20_000, False), (10**6, True)])
+@pytest.mark.parametrize(("kept", "holds"), [(65_536, False), (49_152, False), (10**6, True)])
 def test_a_replica_expires_what_the_master_has_announced(tmp_path: Path, kept: int, holds: bool) -> None:
     """By its own settings and never more; what it has left gives the same state after a restart without a snapshot."""
     master, replica = expiring(tmp_path, kept)
@@ -297,7 +300,7 @@ def test_a_replica_expires_nothing_that_was_not_announced(tmp_path: Path) -> Non
     for _ in range(100):
         single.store.append(message([queue], bytes(900)))
     single.settle()
-    replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=20_000)
+    replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=49_152)
     pull(single.store, replica.store, 5000)
     replica.flush()
     replica.store.positions.limit_confirm(replica.store.end_position)
@@ -378,7 +381,7 @@ def test_hidden_for_ever(tmp_path: Path) -> None:
 
 def test_a_longer_age_keeps_the_log_and_its_size_limit_takes_precedence(tmp_path: Path) -> None:
     """Old segments stay as long as they have a message of the group; the size limit deletes them and reports it."""
-    for size, kept in ((0, True), (40_000, False)):
+    for size, kept in ((0, True), (65_536, False)):
         bench = StoreBench(tmp_path / str(size), retention_ms=1000, retention_size_bytes=size)
         store = bench.store
         audit, noise = store.queues.open_all([b"audit", b"noise"])
@@ -555,4 +558,79 @@ def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
     record = stored(bench, b"long")
     assert record.position >= first_end
     assert until <= expires_ms(record) < until + 1_000
+    bench.close()
+
+
+def files_bytes(bench: StoreBench) -> int:
+    """What the files of the log take on the disk."""
+    return sum(path.stat().st_size for path in (bench.directory / "log").iterdir())
+
+
+def test_the_files_of_the_log_keep_to_its_limit_with_all_state(tmp_path: Path) -> None:
+    """Those that are written and prepared are counted, and what was carried forward."""
+    limit = 131_072
+    bench = StoreBench(
+        tmp_path / "data", retention_size_bytes=limit, segment_size_bytes=65_536, record_size_bytes_max=8_000,
+        carry_entries_max=20,
+    )  # fmt: skip
+    store = bench.store
+    queue = store.queues.open(b"q")
+    for number in range(200):
+        store.queues.open(b"idle %d" % number)
+    largest = 0
+    for _ in range(900):
+        store.append(message([queue], bytes(1_000)))
+        bench.clock.advance_ms(1_000)
+        bench.settle()
+        store.maintain(bench.clock.now_ms())
+        bench.settle()
+        drain(store)
+        while store.retention.working:
+            store.maintain(bench.clock.now_ms())
+            bench.settle()
+            drain(store)
+        largest = max(largest, files_bytes(bench))
+    assert bench.settings.largest_file_bytes == limit // FILES_WANTED
+    assert largest <= limit
+    assert store.retention.over_limit() == ""
+    assert store.queues.find(b"idle 7") is not None
+    bench.close()
+
+
+def test_state_beyond_half_of_the_limit_is_reported_and_not_written_again_and_again(tmp_path: Path) -> None:
+    """The log is kept at twice its state; when the state has become less, it comes down to its limit again."""
+    limit = 49_152
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=limit, carry_entries_max=20)
+    store = bench.store
+    queue = store.queues.open(b"q")
+    idle = [store.queues.open(b"%d" % number + bytes(200)) for number in range(400)]
+
+    def pass_minutes(count: int) -> None:
+        for _ in range(count):
+            bench.clock.advance_ms(REWRITE_INTERVAL_MS)
+            for _ in range(30):
+                store.maintain(bench.clock.now_ms())
+                bench.settle()
+                drain(store)
+
+    for _ in range(300):
+        store.append(message([queue], bytes(1_000)))
+        bench.settle()
+        store.maintain(bench.clock.now_ms())
+        bench.settle()
+        drain(store)
+    pass_minutes(8)
+    assert f"retention_size_bytes {limit}" in store.retention.over_limit()
+    assert store.metrics()["retention_state_bytes"] > limit // STATE_SHARE
+    end = store.end_position
+    for _ in range(200):
+        store.maintain(bench.clock.now_ms())
+        bench.settle()
+        drain(store)
+    assert store.end_position - end < 2 * 16_384, "one file at most within a minute"
+    for first in range(0, len(idle), 20):
+        store.queues.delete(idle[first : first + 20])
+    pass_minutes(30)
+    assert store.retention.over_limit() == ""
+    assert files_bytes(bench) <= limit
     bench.close()
