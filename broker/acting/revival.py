@@ -24,10 +24,9 @@ from broker.acting.given import GivenMessages, PopKey
 from broker.acting.journal import ActingJournal
 from broker.acting.kinds import GIVEN, POPS
 from broker.acting.pops import DONE, ActingPops, is_confirmed, queue_of
-from broker.groups.groups import configuration_in
+from broker.groups.groups import ORIGIN_ID, RETRY_TOPIC, configuration_in
 from broker.pop.check_points import CheckPoints, Owned
 from broker.pop.handles import original_topic, retry_topic
-from broker.pop.revival import ORIGIN_ID, RETRY_TOPIC
 from broker.store.index.absence import Absence
 from broker.store.state import state_kinds
 from remoting.protocol.errors import Refused

@@ -22,10 +22,10 @@ from broker.transactions.feature import (
     STEPS_PER_PASS_MAX,
     UNKNOWN,
     CheckQuestions,
+    authorize_decision,
     is_asked,
 )
 from broker.transactions.transactions import HalfQueue, contradiction
-from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -67,8 +67,7 @@ class ActingTransactions:
         halves = self._current()
         if halves is None:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the log is not open: try again")
-        topic = halves.topic_of(offset) or fields.get("topic", "")
-        self._authorizer.authorize(peer, command, PUBLISH, topic)
+        authorize_decision(self._authorizer, peer, command, halves, offset)
         if wanted not in OUTCOMES and wanted != UNKNOWN:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOrRollback {wanted} is not 0, 8 or 12")
 

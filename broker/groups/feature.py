@@ -9,6 +9,9 @@ clients request it right away. Bodies are read leniently: enums as names or numb
 consumers are tags (`a || b`) or an SQL92 expression over the properties; an invalid one is Refused with 23 before
 anything is read.
 
+Members are sent what concerns their group only while they may read it; a client id belongs to the key whose heartbeat
+brought it as long as that client is here.
+
 Invariant: a commit, and a group that a heartbeat creates, is answered once its record is confirmed. Loop thread only.
 """
 
@@ -35,12 +38,12 @@ from broker.groups.offset_queries import OffsetQueries
 from broker.groups.traffic import GroupTraffic
 from broker.requests import Feature, RequestTools, json_body, number, refusal_of, text
 from broker.topics.topics import is_light
-from remoting.access.rights import CONSUME, of_group, of_topic
+from remoting.access.rights import CONSUME, of_group, of_record, of_topic
 from remoting.filtering import expressions
 from remoting.filtering.judge import properties_of
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
-from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.codes import ResponseCode, request_name
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
@@ -48,6 +51,7 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
     from broker.topics.topics import Topics
+    from remoting.server.authorizer import RequestReceiver
 
 TAG = "TAG"
 SQL92 = "SQL92"
@@ -147,10 +151,12 @@ class ClientRequests:
         for group in consumers:
             self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
             position = self._groups.meet(group)
+        receiver = self._own(peer, command, client_id)
         if CLIENT_ATTRIBUTE not in peer.attributes:
             peer.attributes[CLIENT_ATTRIBUTE] = client_id
             peer.on_close(lambda _reason: self._clients.peer_closed(peer))
-        client = GroupClient(client_id, peer, command.language, command.version, self._tools.clock.now_ms())
+        now_ms = self._tools.clock.now_ms()
+        client = GroupClient(client_id, peer, command.language, command.version, now_ms, receiver)
         if isinstance(body.get("grpcRelease"), str):
             client.grpc_release = body["grpcRelease"][:RELEASE_CHARS_MAX]
         if body.get("withoutSub"):
@@ -160,6 +166,15 @@ class ClientRequests:
         retried = [retry_topic(group) for group in consumers]
         self._tools.answers.reply_when_found(position, retried, peer, command.reply(fields=fields))
 
+    def _own(self, peer: Peer, command: Command, client_id: str) -> RequestReceiver:
+        """Who the client is. Refused(NO_PERMISSION) while this client id belongs to somebody else who is connected."""
+        authorizer = self._tools.authorizer
+        receiver, known = authorizer.receiver(peer, command), self._clients.receiver_of(client_id)
+        is_other = known is not None and (known.identity, known.is_trusted) != (receiver.identity, receiver.is_trusted)
+        if is_other and not authorizer.open:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the client id {client_id} belongs to another key's client")
+        return receiver
+
     def check_client(self, _peer: Peer, command: Command) -> Command:
         """46: whether a subscription is valid; clients check it before they start."""
         given = json_body(command).get("subscriptionData")
@@ -167,9 +182,10 @@ class ClientRequests:
             selection(str(given.get("subString") or "*"), str(given.get("expressionType") or TAG))
         return command.reply()
 
-    def unregister(self, _peer: Peer, command: Command) -> Command:
+    def unregister(self, peer: Peer, command: Command) -> Command:
         """35: a client leaves a group."""
         fields = command.fields
+        self._own(peer, command, text(fields, "clientID"))
         self._clients.unregister(text(fields, "clientID"), fields.get("producerGroup"), fields.get("consumerGroup"))
         return command.reply()
 
@@ -238,7 +254,7 @@ class ConsumerGroups(Feature):
         self.commits = OffsetGather(self.offsets, tools.store, tools.metrics)
         self.clients = Clients(expiry_ms=tools.config.client_expiry_s * 1_000, on_group_changed=self._changed)
         self.traffic = GroupTraffic()
-        self._config = tools.config
+        self._tools, self._config = tools, tools.config
         self.merge = OffsetMerge(
             tools, groups=self.groups, queues=topics.queues, offsets=self.offsets, commits=self.commits
         )
@@ -274,6 +290,19 @@ class ConsumerGroups(Feature):
         if self.fence.allows(peer, group, topic, index):
             self.commits.add(group, topic, index, offset)
 
+    def may_receive(self, client: GroupClient, code: int, group: str, record: RecordView | None = None) -> bool:
+        """Whether a member may be sent a request about its group, and the record in it; counted and logged if not.
+
+        Its rights may have ended since its heartbeat.
+        """
+        resources = [of_group(group)] if record is None else [of_group(group), of_record(record)]
+        may = self._tools.authorizer.may_receive
+        if all(may(client.receiver, CONSUME, resource) for resource in resources):
+            return True
+        self._tools.metrics.dropped.child("receiver_not_permitted").value += 1
+        self._tools.log.warning("request_withheld", request=request_name(code), client=client.client_id, group=group)
+        return False
+
     def configure(self) -> None:
         """Take over how long a silent client counts as present."""
         self.clients.expiry_ms = self._config.client_expiry_s * 1_000
@@ -295,4 +324,5 @@ class ConsumerGroups(Feature):
     def _changed(self, group: str) -> None:
         for client in self.clients.clients_of(group):
             fields = {"consumerGroup": group}
-            client.peer.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, flag=FLAG_ONEWAY, fields=fields))
+            if self.may_receive(client, Code.NOTIFY_CONSUMER_IDS_CHANGED, group):
+                client.peer.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, flag=FLAG_ONEWAY, fields=fields))

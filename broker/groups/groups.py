@@ -19,6 +19,9 @@ Rebalancing is done by the clients: each asks for the sorted list of its group's
 list changes. So `Clients` has to be exact and announce every change once; after a restart the clients' next heartbeats
 rebuild it.
 
+A client id belongs to the identity whose heartbeat brought it: what is sent to the client (answers to its requests,
+questions about its transactions) goes to nobody else while it is here (`ClientRequests`).
+
 Invariant: a client is in the table from its heartbeat until it unregisters, its connection closes, or `expiry_ms` pass
 without a heartbeat. Time comes in. Loop thread only.
 """
@@ -40,6 +43,8 @@ from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
+from remoting.protocol.records.properties import UNIQUE_KEY
+from remoting.server.authorizer import RequestReceiver
 
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
@@ -51,6 +56,9 @@ QueueKey = tuple[str, int]
 """(topic, queue index)."""
 
 
+NOBODY = RequestReceiver("", "", False)
+
+
 @dataclass(slots=True)
 class GroupClient:
     """One client process as its heartbeats describe it."""
@@ -60,6 +68,8 @@ class GroupClient:
     language: str
     version: int
     seen_ms: int
+    receiver: RequestReceiver = NOBODY
+    """Whose rights count for what it is sent; that of its last heartbeat."""
     grpc_release: str | None = None
     """Its version as it names it, when it comes through the gRPC proxy; `version` is then the proxy's."""
     producer_groups: set[str] = field(default_factory=set)
@@ -107,6 +117,11 @@ class Clients:
         client = self._clients.get(client_id)
         return None if client is None else client.peer
 
+    def receiver_of(self, client_id: str) -> RequestReceiver | None:
+        """Whose client this is; None for one that is not connected."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.receiver
+
     def producers_of(self, group: str) -> list[GroupClient]:
         """The clients that produce for a group."""
         return [client for client in self._clients.values() if group in client.producer_groups]
@@ -138,7 +153,7 @@ class Clients:
         known = self._clients.get(client.client_id)
         if known is None:
             self._clients[client.client_id] = known = client
-        known.peer, known.seen_ms = client.peer, client.seen_ms
+        known.peer, known.seen_ms, known.receiver = client.peer, client.seen_ms, client.receiver
         known.language, known.version = client.language, client.version
         known.grpc_release = client.grpc_release
         known.producer_groups.update(producers)
@@ -279,6 +294,23 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Topic for messages of a group that were tried too often."""
     return names.DLQ_PREFIX + group
+
+
+RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
+"""Properties of a message that is delivered again: the topic it was sent to at first, and its id there."""
+DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_ID = b"DLQ_ORIGIN_TOPIC", b"DLQ_ORIGIN_MESSAGE_ID"
+
+
+def dead_letter_origin(properties: Mapping[bytes, bytes], topic: bytes) -> dict[bytes, bytes]:
+    """What a dead letter says of the message it was: its topic, and the id that its producer and consumers know.
+
+    `properties`: those of the message that is given up, read from `topic`.
+    """
+    found = {
+        DLQ_ORIGIN_TOPIC: properties.get(RETRY_TOPIC) or topic,
+        DLQ_ORIGIN_ID: properties.get(UNIQUE_KEY) or properties.get(ORIGIN_ID, b""),
+    }
+    return {key: value for key, value in found.items() if value}
 
 
 def configuration_in(value: bytes) -> GroupConfig:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.groups.groups import dead_letter_topic, retry_topic
+from broker.groups.groups import DLQ_ORIGIN_TOPIC, ORIGIN_ID, RETRY_TOPIC, dead_letter_topic, retry_topic
 from broker.pop.handles import retry_topic as pop_retry_topic
 from broker.requests import RequestTools, limit_of, number, text
 from broker.store.index.absence import Absence, Found
@@ -56,7 +56,6 @@ BODY_BYTES_MAX = 4_096
 """Of a longer body only the beginning is shown."""
 STEP = 50
 """Letters, or groups without any, looked at in one turn of the loop."""
-ORIGIN_TOPIC = b"RETRY_TOPIC"
 BETWEEN = ":"
 _PREFIX = names.DLQ_PREFIX.encode()
 
@@ -144,7 +143,7 @@ class DeadLetterRequests:
             "topic": topic,
             "stored_ms": view.store_ms,
             "tries": int(properties.get(RECONSUME_KEY, "0")),
-            "id": properties.get(b"ORIGIN_MESSAGE_ID") or properties.get(UNIQUE_KEY, ""),
+            "id": properties.get(ORIGIN_ID) or properties.get(UNIQUE_KEY, ""),
             "keys": bytes(view.keys).decode("utf-8", "replace"),
             "tags": bytes(view.tags).decode("utf-8", "replace"),
             "position": view.position,
@@ -215,7 +214,7 @@ class DeadLetterRequests:
 def origin_of(view: RecordView, group: str) -> str:
     """The topic that a dead letter was sent to at first."""
     properties = dict(view.properties())
-    found = properties.get(ORIGIN_TOPIC) or properties.get(b"DLQ_ORIGIN_TOPIC")
+    found = properties.get(RETRY_TOPIC) or properties.get(DLQ_ORIGIN_TOPIC)
     return retry_topic(group) if not found else bytes(found).decode("utf-8", "replace")
 
 

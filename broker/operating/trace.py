@@ -117,15 +117,18 @@ class TraceRequests:
         return {RequestCode.TRACE_MESSAGE: self.trace_message}
 
     def trace_message(self, peer: Peer, command: Command) -> None:
-        """9119: one message. Raises Refused when there is none, or it may not be read."""
+        """9119: one message. Refused when there is none to be seen: hidden, or not the peer's to read, is the same."""
         view = self._found(command)
-        if view is None or view.type != MESSAGE & 0xFF:
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no such message; it may have expired")
-        dispatch = view.dispatch()
-        if not dispatch or self._visible.hidden(dispatch[0][0]):
-            raise Refused(ResponseCode.QUERY_NOT_FOUND, "there is no such message that readers may see")
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
+        if view is None or not self._is_shown(peer, command, view):
+            absent = Refused(ResponseCode.QUERY_NOT_FOUND, "there is no such message to be seen; it may have expired")
+            raise self._tools.authorizer.unseen(peer, command, command.fields.get("topic", ""), absent)
         later(peer, command, self._trace(command, RecordView(bytes(view.raw))))
+
+    def _is_shown(self, peer: Peer, command: Command, view: RecordView) -> bool:
+        dispatch = view.dispatch()
+        if view.type != MESSAGE & 0xFF or not dispatch or self._visible.hidden(dispatch[0][0]):
+            return False
+        return self._tools.authorizer.allows(peer, command, CONSUME, of_record(view))
 
     # -- which message -------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.groups.groups import dead_letter_topic
+from broker.groups.groups import ORIGIN_ID, RETRY_TOPIC, dead_letter_origin, dead_letter_topic
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.popping import DAMAGED, DEAD, GONE, RETRY
 from broker.store.errors import StoreError
@@ -49,7 +49,6 @@ DAMAGED_MS = 5_000
 """When one is looked at again whose record is damaged."""
 RECHECK_MS = 60_000
 """When a queue in order is looked at again whose messages are visible and were not popped."""
-RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 
 
 class Revival:
@@ -217,6 +216,8 @@ class Revival:
         properties.setdefault(FIRST_POP_TIME, b"%d" % due.pop_ms)
         properties.setdefault(RETRY_TOPIC, topic.encode())
         properties.setdefault(ORIGIN_ID, properties.get(UNIQUE_KEY, b"%d" % record.position))
+        if dead:
+            properties.update(dead_letter_origin(properties, topic.encode()))
         image = encode_image(
             flags=record.flags >> FLAG_SYS_SHIFT << FLAG_SYS_SHIFT, born_ms=record.born_ms, topic=target.encode(),
             queue_index=index, keys=bytes(record.keys), tags=bytes(record.tags), properties=list(properties.items()),

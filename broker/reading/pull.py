@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 
 QUEUES_PER_PULL_MAX = 100_000
 """Queues of one MULTI_PULL; more are refused."""
+EVERYTHING = "#"
+"""Resource of all topics."""
 POSITIONS_PER_REQUEST_MAX = 100_000
 """Positions of one RECORDS_AT; more are refused."""
 RANGE_COUNT_MAX = 1_000_000
@@ -182,6 +184,10 @@ class PullRequests:
         """The records at log positions, in the order of the request, without those expired, damaged or staged.
 
         Who asks takes one that is not in the answer for gone: so it comes when those in this log are confirmed.
+
+        Raises:
+            Refused: NO_PERMISSION for a record that the peer may not read, and for none at all unless it may read
+                everything: who may not is not told which positions hold messages.
         """
         positions = decode_records_at(command.body)
         if len(positions) > POSITIONS_PER_REQUEST_MAX:
@@ -205,13 +211,16 @@ class PullRequests:
         room = self._tools.config.limits.frame_size_bytes_max - 65_536
         for position in positions:
             record = self._record_at(position)
-            if record is None:
+            view = None if record is None else RecordView(record)
+            if view is not None and (view.flags & FLAG_STAGED or view.type != 1):
+                view = None
+            if not self._tools.authorizer.allows(
+                peer, command, CONSUME, EVERYTHING if view is None else of_record(view)
+            ):
+                remark = f"you may not read what is at position {position}, if anything"
+                raise Refused(ResponseCode.NO_PERMISSION, remark)
+            if view is None or record is None:
                 continue
-            view = RecordView(record)
-            if view.flags & FLAG_STAGED or view.type != 1:
-                continue
-            if not self._tools.authorizer.open:
-                self._tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
             room -= len(record)
             if room < 0:
                 break

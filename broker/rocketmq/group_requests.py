@@ -306,8 +306,10 @@ class GroupAdminRequests:
 
         def done() -> None:
             for client in self.groups.clients.clients_of(group):
-                body, code = _moved_body(client.language, moved), Code.RESET_CONSUMER_CLIENT_OFFSET
-                client.peer.send(Command(code, flag=FLAG_ONEWAY, fields=dict(fields_for_clients), body=body))
+                code = Code.RESET_CONSUMER_CLIENT_OFFSET
+                if self.groups.may_receive(client, code, group):
+                    body = _moved_body(client.language, moved)
+                    client.peer.send(Command(code, flag=FLAG_ONEWAY, fields=dict(fields_for_clients), body=body))
             peer.send(command.reply(body=_moved_body(command.language, moved)))
 
         self.tools.answers.when_confirmed(position, peer, command.reply(), done)

@@ -94,22 +94,24 @@ class MessageViews:
     def view_message(self, peer: Peer, command: Command) -> Command:
         """33: one message by its position in the log, as its id names it."""
         position = number(command.fields, "offset")
-        body = self.shown_at(peer, command, position)
-        if body is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-        return command.reply(body=body)
+        shown = self.shown_at(peer, command, position)
+        if shown is None:
+            absent = Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+            topic = command.fields.get("topic")
+            raise self.tools.authorizer.unseen(peer, command, of_topic(topic) if topic else "", absent)
+        return command.reply(body=shown[1])
 
-    def shown_at(self, peer: Peer, command: Command, position: int) -> bytes | None:
-        """The message at a position in RocketMQ's layout; None where there is none to be seen.
+    def shown_at(self, peer: Peer, command: Command, position: int) -> tuple[RecordView, bytes] | None:
+        """The message at a position, and in RocketMQ's layout; None where the peer may see none.
 
-        Raises:
-            Refused: NO_PERMISSION; or its batch cannot be unpacked.
+        Whether there is none, or one that is hidden or not the peer's to read, is the same answer: others would show
+        which positions hold messages. Raises Refused when its batch cannot be unpacked.
         """
         view = message_at(self.tools.store, self.unpacker, position)
         body = self.shown(view) if view is not None else None
-        if view is not None and body is not None:
-            self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
-        return body
+        if view is None or body is None or not self.tools.authorizer.allows(peer, command, CONSUME, of_record(view)):
+            return None
+        return view, body
 
     def shown(self, view: RecordView) -> bytes | None:
         """The message in RocketMQ's layout, from its first queue; None for one that is hidden or has expired."""

@@ -5,7 +5,8 @@
     223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS    -> 221 to each member, or to one: the offsets it has read up to
 
 A member that is not connected, or belongs to an older client, is refused with 1; one that does not answer in time with
-207 (CONSUME_MSG_TIMEOUT); one whose connection ends first with 1. Of several members, those that fail are left out of
+207 (CONSUME_MSG_TIMEOUT); one whose connection ends first with 1; one that may not read the group, or the message, with
+16. Of several members, those that fail are left out of
 the answer of 223. Invariant: every request gets exactly one answer, within `ANSWER_TIMEOUT_MS` and a little. Loop
 thread only.
 """
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from broker.requests import RequestTools
     from broker.rocketmq.pull import MessageViews
     from broker.topics.topics import Topics
+    from remoting.protocol.records.record import RecordView
 
 ANSWER_TIMEOUT_MS = 10_000
 """How long a member may take to answer. RocketMQ's tools wait longer."""
@@ -77,9 +79,11 @@ class RelayRequests:
         fields = command.fields
         message_id, group = text(fields, "msgId"), text(fields, "consumerGroup")
         position = position_of_id(message_id)
-        body = self.messages.shown_at(peer, command, position) if position is not None else None
-        if body is None:
+        shown = self.messages.shown_at(peer, command, position) if position is not None else None
+        if shown is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"there is no message {message_id} in this broker")
+        view, body = shown
+        self._require_right(member, command.code, group, view)
         topic = self.topics.get(fields.get("topic") or "")
         flags = {"brokerName": self.tools.config.broker_name}
         if topic is not None:
@@ -97,7 +101,9 @@ class RelayRequests:
         members = self.groups.clients.clients_of(group)
         if not members:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]")
-        asked = [member for member in members if wanted in ("", member.client_id)]
+        code = Code.GET_CONSUMER_STATUS_FROM_CLIENT
+        named = [member for member in members if wanted in ("", member.client_id)]
+        asked = [member for member in named if self.groups.may_receive(member, code, group)]
         later(peer, command, self._statuses(command, asked, {"group": group, "topic": topic}))
 
     def _member(self, peer: Peer, command: Command) -> GroupClient:
@@ -112,7 +118,14 @@ class RelayRequests:
         if member.version < VERSION_MIN:
             remark = f"The Consumer <{client_id}> Version <{member.version}> is below RocketMQ 3.1.8 and cannot answer"
             raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        self._require_right(member, command.code, group)
         return member
+
+    def _require_right(self, member: GroupClient, code: int, group: str, record: RecordView | None = None) -> None:
+        """Refused(NO_PERMISSION) for a member that may not read what it would be sent."""
+        if not self.groups.may_receive(member, code, group, record):
+            what = f"the group {group}" if record is None else "this message"
+            raise Refused(ResponseCode.NO_PERMISSION, f"the consumer <{member.client_id}> may not read {what}")
 
     async def _relayed(self, command: Command, member: GroupClient, asked: Command) -> Command:
         """The member's answer as the answer of the request."""

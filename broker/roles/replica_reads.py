@@ -158,7 +158,7 @@ class ReplicaReads:
         )
         self._pulls = pulls = ReplicaPulls(tools, visible, lambda: self._pulls is pulls, self, self._keep)
         self._questions = CheckQuestions(
-            pulls.groups.clients, pulls.identity, self._config.cluster_name, self._registry
+            pulls.groups.clients, pulls.identity, self._config.cluster_name, self._registry, self._authorizer, self._log
         )
         self.tell_address(self._host, self._port)
 

@@ -3,14 +3,16 @@
 A half message without an outcome is asked about `transaction_check_after_ms` after it was stored and then at every
 `transaction_check_interval_ms`: one connected producer of its group gets the message and answers with END_TRANSACTION.
 After `transaction_checks_max` questions, or when it is older than `transaction_age_s_max`, it goes to the topic
-`TRANS_CHECK_MAX_TIME_TOPIC`. Questions are counted in memory: a new master starts from zero.
+`TRANS_CHECK_MAX_TIME_TOPIC`. Only producers that may publish the message are asked; without one the question is
+counted and logged, and put again later. A decision is judged by the topic of the message, also of one that has ended.
+Questions are counted in memory: a new master starts from zero.
 Invariant: a question follows only what is confirmed; bounded work in one pass. Loop thread only.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.requests import Feature, RequestTools, number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of
@@ -27,6 +29,7 @@ from broker.transactions.transactions import (
     HalfQueue,
     Transactions,
 )
+from remoting.access import visibility
 from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from broker.publishing.placement import Placement
     from broker.requests import BrokerIdentity
     from broker.topics.feature import TopicFeature
+    from remoting.server.authorizer import Authorizer
     from runtime.metrics import Registry
 
 UNKNOWN, COMMIT, ROLL_BACK = 0, 8, 12
@@ -57,16 +61,28 @@ MILLISECONDS = 1_000
 class CheckQuestions:
     """Asks producers how their open transactions end."""
 
-    def __init__(self, clients: Clients, identity: BrokerIdentity, cluster_name: str, registry: Registry) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        identity: BrokerIdentity,
+        cluster_name: str,
+        registry: Registry,
+        authorizer: Authorizer,
+        log: Any,
+    ) -> None:
         """`clients`: the producers that are connected; `identity`: what the questions name as the broker."""
         self._clients, self._identity = clients, identity
+        self._authorizer, self._log = authorizer, log
         self._origin = origin_of(cluster_name)
         self._checks = registry.counter(
             "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
         )
 
     def ask(self, halves: HalfQueue, half: Half) -> None:
-        """Send the half message to one of its producers, to another one each time."""
+        """Send the half message to one of its producers that may publish it, to another one each time.
+
+        Whoever names a producer group in a heartbeat counts as its producer, but the question has the message in it.
+        """
         producers = [client for client in self._clients.producers_of(half.group) if client.peer.writable]
         if not producers:
             self._checks.child("no_producer").value += 1
@@ -74,6 +90,12 @@ class CheckQuestions:
         record = halves.record(half)
         if isinstance(record, Absence):
             self._checks.child("unreadable").value += 1
+            return
+        resources, may_receive = visibility.of_image(record), self._authorizer.may_receive
+        producers = [one for one in producers if all(may_receive(one.receiver, PUBLISH, each) for each in resources)]
+        if not producers:
+            self._checks.child("not_permitted").value += 1
+            self._log.warning("transaction_check_withheld", group=half.group, offset=half.offset, topic=resources[0])
             return
         half.checks += 1
         unique = property_value(record, UNIQUE_KEY).decode("utf-8", "replace")
@@ -94,6 +116,25 @@ class CheckQuestions:
         self._checks.child("asked").value += 1
 
 
+def authorize_decision(authorizer: Authorizer, peer: Peer, command: Command, halves: HalfQueue, offset: int) -> None:
+    """Refuse a decision unless its sender may publish the message, whatever topic the request names.
+
+    Raises:
+        Refused: NO_PERMISSION; or, as for a message that never was, SYSTEM_ERROR where its topic is not known any more,
+            because then nobody may learn its outcome.
+    """
+    record, topic = halves.known(offset), command.fields.get("topic")
+    if authorizer.trusts(peer, command):
+        return
+    if record is not None:
+        for resource in visibility.of_image(record):
+            authorizer.authorize(peer, command, PUBLISH, resource)
+        return
+    if topic:
+        authorizer.authorize(peer, command, PUBLISH, topic)
+    raise halves.absent(halves.table.present(offset))
+
+
 def is_asked(half: Half, config: BrokerConfig, now_ms: int) -> bool:
     """Whether the producers of an open transaction are asked once more; else it is given up."""
     age_ms = now_ms - half.stored_ms
@@ -108,7 +149,9 @@ class TransactionFeature(Feature):
     ) -> None:
         config = tools.config
         self._tools = tools
-        self._questions = CheckQuestions(clients, tools.identity, config.cluster_name, registry)
+        self._questions = CheckQuestions(
+            clients, tools.identity, config.cluster_name, registry, tools.authorizer, tools.log
+        )
         self.messages = Transactions(
             tools.store,
             topics.table,
@@ -134,8 +177,7 @@ class TransactionFeature(Feature):
         fields = command.fields
         offset, position = number(fields, "tranStateTableOffset"), number(fields, "commitLogOffset")
         group, wanted = text(fields, "producerGroup"), number(fields, "commitOrRollback")
-        topic = self.messages.halves.topic_of(offset) or fields.get("topic", "")
-        self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
+        authorize_decision(self._tools.authorizer, peer, command, self.messages.halves, offset)
         if wanted not in OUTCOMES and wanted != UNKNOWN:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOrRollback {wanted} is not 0, 8 or 12")
         reply = command.reply()

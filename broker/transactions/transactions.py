@@ -246,12 +246,29 @@ class HalfQueue:
 
     def topic_of(self, offset: int) -> str | None:
         """The topic of the pending half message at this offset, None if there is none."""
+        half = None if self.known(offset) is None else self.table.pending(self.table.present(offset))
+        record = None if half is None else self.record(half)
+        return None if record is None or isinstance(record, Absence) else bytes(record.topic).decode("utf-8", "replace")
+
+    def absent(self, target: int) -> Refused:
+        """The refusal of a decision about a half message that is not pending, or not confirmed yet."""
+        if self.table.cursor <= target < self._end():
+            return Refused(ResponseCode.SYSTEM_BUSY, f"the half message {target} is not confirmed yet: try again")
+        return Refused(ResponseCode.SYSTEM_ERROR, f"no half message is pending at offset {target}")
+
+    def known(self, offset: int) -> RecordView | None:
+        """The half message that a producer knows at this offset, pending or ended; None if there is none, or no more.
+
+        One that ended is read as long as retention keeps it.
+        """
         target = self.table.present(offset)
         while self.table.cursor <= target and self.take_up():
             pass
-        half = self.table.pending(target)
-        record = Absence.GONE if half is None else self.record(half)
-        return None if isinstance(record, Absence) else bytes(record.topic).decode("utf-8", "replace")
+        queue_id = self.queue_id
+        if queue_id is None or not 0 <= target < self.table.cursor:
+            return None
+        found = self._store.reading.record(queue_id, target)
+        return None if isinstance(found, Absence) else RecordView(found)
 
     def outcome(self, offset: int) -> bytes | None:
         """How the one that a producer knows at this offset ended, None if it has not, or is not known."""
@@ -262,9 +279,7 @@ class HalfQueue:
         target = self.table.present(offset)
         half = self.table.pending(target)
         if half is None:
-            if self.table.cursor <= target < self._end():
-                raise Refused(ResponseCode.SYSTEM_BUSY, f"the half message {target} is not confirmed yet: try again")
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"no half message is pending at offset {target}")
+            raise self.absent(target)
         if half.group != group:
             remark = f"the transaction at offset {target} is not of producer group {group}"
             raise Refused(ResponseCode.TRANSACTION_STATE_GROUP_WRONG, remark)
@@ -398,8 +413,7 @@ class Transactions:
         elif isinstance(record, Absence):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {half.offset} cannot be read: {record.value}")
         else:
-            image = self._kept_aside(record)  # no client may send there, so it is not placed as theirs
-            placed = Placed(image, [(self._topics.queue_ids(EXPIRED_TOPIC)[0],)])
+            placed = self._kept_aside(record)
         self._append(half, EXPIRED, placed)
         self._log.warning("transaction_expired", group=half.group, offset=half.offset, checks=half.checks)
 
@@ -433,16 +447,18 @@ class Transactions:
         self.counts[outcome] += 1
         return end
 
-    def _kept_aside(self, record: RecordView) -> bytes:
+    def _kept_aside(self, record: RecordView) -> Placed:
+        """Its message in the topic where no client sends to, and in no light queue."""
         image = RecordView(show(record))
         self._topics.ensure(EXPIRED_TOPIC, 1)
         wanted = header_of(record).producer_seq & 0xFFFF
         properties = [(bytes(key), bytes(value)) for key, value in image.properties()]
         properties += [(REAL_TOPIC, bytes(image.topic)), (REAL_QUEUE, b"%d" % wanted)]
-        return encode_image(
+        kept = encode_image(
             flags=image.flags, born_ms=image.born_ms, topic=EXPIRED_TOPIC.encode(), queue_index=0,
             keys=bytes(image.keys), tags=bytes(image.tags), properties=properties, body=bytes(image.body),
         )  # fmt: skip
+        return Placed(kept, [self._topics.queue_ids(EXPIRED_TOPIC)[:1]])
 
 
 def _committed(record: RecordView) -> bytes:

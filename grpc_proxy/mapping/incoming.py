@@ -145,6 +145,9 @@ def _optional(system: Any, properties: dict[str, bytes]) -> None:
         system.priority, system.message_type = min(int(priority), PRIORITY_MAX), kinds.PRIORITY
     if lite_topic := _text(properties, LITE_TOPIC):
         system.lite_topic, system.message_type = lite_topic, kinds.LITE
+    topic, message_id = _text(properties, "DLQ_ORIGIN_TOPIC"), _text(properties, "DLQ_ORIGIN_MESSAGE_ID")
+    if topic and message_id:
+        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = topic, message_id
     if _text(properties, "TRAN_MSG") == "true":
         system.message_type = kinds.TRANSACTION
 

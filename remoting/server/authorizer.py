@@ -9,7 +9,7 @@ Invariant: a refusal is Refused(NO_PERMISSION) with action and resource. Loop th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -47,6 +47,15 @@ class TopicVerdict(Protocol):
     def reason(self) -> str:
         """Why it may not, as a metric label."""
         ...
+
+
+class RequestReceiver(NamedTuple):
+    """Whose rights count for what a server sends without being asked for it: who sent a heartbeat."""
+
+    identity: str
+    host: str
+    is_trusted: bool
+    """A part of this process that acts for no client."""
 
 
 TopicJudge = Callable[[bytes], TopicVerdict]
@@ -108,6 +117,33 @@ class Authorizer:
         if per_request is None:
             return policy(identity, action, resource)
         return per_request(identity, action, resource, command.code, self.host(peer, command))
+
+    def unseen(self, peer: Peer, command: Command, resource: str, absent: Refused) -> Refused:
+        """Return the one refusal for a message that is not there, is hidden, or is not the peer's to read.
+
+        It is `absent` for who may read `resource`, the topic that the request names, and NO_PERMISSION for others and
+        where it names none (empty): so no answer depends on whether there is a message of somebody else.
+        """
+        if self.trusts(peer, command) or (resource and self._judged(peer, command, CONSUME, resource)):
+            return absent
+        self.refused += 1
+        identity = self.subject(peer, command)
+        return Refused(ResponseCode.NO_PERMISSION, f"{identity} may not read this message, if there is one")
+
+    def receiver(self, peer: Peer, command: Command) -> RequestReceiver:
+        """Return whose rights count for what is sent later to the sender of this request."""
+        is_trusted = TRUSTED_ATTRIBUTE in peer.attributes and ON_BEHALF_FIELD not in command.fields
+        return RequestReceiver(self.subject(peer, command), self.host(peer, command), is_trusted)
+
+    def may_receive(self, receiver: RequestReceiver, action: str, resource: str) -> bool:
+        """Whether a receiver may, at this moment, do `action` on `resource`; not counted as a refusal."""
+        policy = self.policy
+        if policy is None or receiver.is_trusted:
+            return True
+        per_request: RequestPolicy | None = getattr(policy, "allows", None)
+        if per_request is None:
+            return policy(receiver.identity, action, resource)
+        return per_request(receiver.identity, action, resource, 0, receiver.host)
 
     def subject(self, peer: Peer, command: Command) -> str:
         """Return the identity whose rights count: a client that a proxy may act for, else the peer."""

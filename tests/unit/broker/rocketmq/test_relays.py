@@ -190,3 +190,17 @@ async def test_the_status_of_the_members_is_gathered(server) -> None:
         only = json.loads((await status(server, "PYTHON", clientAddr="c1")).body)
         assert only == {"consumerTable": {"c1": {queue.decode(): 7}}}
         assert len(two.asked) == 1
+
+
+async def test_a_member_that_may_not_read_is_not_asked(server, running) -> None:
+    """Its right may have ended since its heartbeat: to the group, or to the message."""
+    message_id = await sent(running)
+    async with member(server, lambda asked: asked.reply(body=b"{}")) as consumer:
+        for forbidden, asked in (("$group/g", 0), ("t/#", 1)):
+            running.judge_by(lambda _identity, action, what, no=forbidden: action != "consume" or what != no)
+            consumer.asked.clear()
+            assert (await running_info(server)).code == (0 if asked else ResponseCode.NO_PERMISSION)
+            fields = {"consumerGroup": "g", "clientId": "c1", "msgId": message_id, "topic": "t"}
+            assert (await ask(server, RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)).code != 0
+            assert len(consumer.asked) == asked
+    assert running.broker.tools.metrics.dropped.child("receiver_not_permitted").value == 2, "of 307, and of 309"

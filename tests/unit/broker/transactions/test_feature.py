@@ -327,3 +327,79 @@ async def test_retention_keeps_half_messages_that_were_not_taken_up_yet(running)
         await running.settle()
     assert messages.table.present(0) == 1, "it was copied"
     assert (await running.connect().request(ending(sent))).code == ResponseCode.SUCCESS
+
+
+def signed(command: Command, key: str) -> Command:
+    """The same by a client with this access key, which the connection has proved."""
+    return Command(command.code, fields=command.fields | {"AccessKey": key}, body=command.body)
+
+
+async def beat(running, key: str, client_id: str) -> tuple[Command, list[Command]]:
+    """The answer to a heartbeat for the producer group, and what the client is asked from then on."""
+    connection, asked = running.connect(), []
+    connection.on_push(asked.append)
+    body = json.dumps({"clientID": client_id, "producerDataSet": [{"groupName": GROUP}]}).encode()
+    reply = await connection.request(signed(Command(RequestCode.HEART_BEAT, body=body), key))
+    running.connections = [*getattr(running, "connections", []), connection]
+    return reply, asked
+
+
+async def test_only_who_may_publish_a_half_message_is_asked_about_it(running) -> None:
+    """Any key may name the group in a heartbeat; the question has the message in it."""
+    may_publish = {"owner"}
+    running.judge_by(lambda identity, action, _resource: action != "publish" or identity in may_publish)
+    sent = await running.connect().request(signed(sending(), "owner"))
+    assert sent.code == ResponseCode.SUCCESS, sent.remark
+    _reply, stranger = await beat(running, "stranger", "s@1")
+    feature, config = running.broker.transactions, running.config
+    told = "Questions to producers about open transactions"
+    checks = running.registry.counter("rocketmq_transaction_checks_total", told, ("result",))
+    running.clock.advance_ms(config.transaction_check_after_ms)
+    feature.maintain(running.clock.now_ms())
+    await running.settle()
+    assert (stranger, checks.child("not_permitted").value) == ([], 1)
+    _reply, owner = await beat(running, "owner", "o@1")
+    for _ in range(3):
+        running.clock.advance_ms(config.transaction_check_interval_ms)
+        feature.maintain(running.clock.now_ms())
+    await running.settle()
+    assert (len(stranger), len(owner)) == (0, 3), "the owner gets each question, and none is used up before"
+    assert dict(next(iter_stored(owner[0].body)).properties)[b"TRANSACTION_CHECK_TIMES"] == b"1"
+    may_publish.clear()
+    running.clock.advance_ms(config.transaction_check_interval_ms)
+    feature.maintain(running.clock.now_ms())
+    await running.settle()
+    assert len(owner) == 3, "its right has ended since its heartbeat"
+
+
+async def test_a_client_id_belongs_to_the_key_that_brought_it(running) -> None:
+    running.judge_by(lambda *_: True)
+    assert (await beat(running, "owner", "c@1"))[0].code == ResponseCode.SUCCESS
+    assert (await beat(running, "owner", "c@1"))[0].code == ResponseCode.SUCCESS, "on another connection"
+    assert (await beat(running, "stranger", "c@1"))[0].code == ResponseCode.NO_PERMISSION
+    leaving = Command(RequestCode.UNREGISTER_CLIENT, fields={"clientID": "c@1", "producerGroup": GROUP})
+    assert (await running.connect().request(signed(leaving, "stranger"))).code == ResponseCode.NO_PERMISSION
+    assert (await running.connect().request(signed(leaving, "owner"))).code == ResponseCode.SUCCESS
+    assert (await beat(running, "stranger", "c@1"))[0].code == ResponseCode.SUCCESS
+
+
+async def test_the_outcome_of_a_transaction_is_told_to_who_may_publish_its_message(running) -> None:
+    """Whatever topic the request names, or none; also after a restart."""
+    connection = running.connect()
+    sent = await prepare(connection)
+    assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
+    for _ in range(2):
+        running.judge_by(lambda identity, _action, resource: resource == ("orders" if identity == "owner" else "mine"))
+        connection = running.connect()
+        for outcome in (COMMIT, ROLL_BACK):
+            stranger = await connection.request(signed(ending(sent, outcome, topic="mine"), "stranger"))
+            assert stranger.code == ResponseCode.NO_PERMISSION
+            assert "before" not in stranger.remark
+        unnamed = ending(sent)
+        del unnamed.fields["topic"]
+        assert (await connection.request(signed(unnamed, "owner"))).code == ResponseCode.SUCCESS
+        contrary = await connection.request(signed(ending(sent, ROLL_BACK, topic=""), "owner"))
+        assert contrary.code == ResponseCode.TRANSACTION_FAILED
+        nothing = await connection.request(signed(ending(sent, tranStateTableOffset=7, topic="mine"), "stranger"))
+        assert (nothing.code, nothing.remark) == (1, "no half message is pending at offset 7")
+        await running.restart()
