@@ -5,8 +5,9 @@ A producer gets a handle with the answer to its send and recalls the message by 
 says where the message waits. Retention may have copied it meanwhile; then the queue of its span is searched for the
 unique key, in the background and by few requests at a time. So it is for a message with the property TIMER_DEL_UNIQKEY,
 which recalls by unique key and time. What is refused has RocketMQ's codes: 17 for an unknown topic, 604 for a handle
-that is none, of another topic or broker, or of a message that does not wait (any more). Invariant: a recall is answered
-when it is confirmed; a message is delivered or recalled, never both. Loop thread only.
+that is none, of another topic or broker, or of a message that does not wait (any more), 16 for who may not publish
+where the message will be visible. Invariant: a recall is answered when it is confirmed; a message is delivered or
+recalled, never both. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from broker.delayed.buckets import RECALLED
 from broker.requests import RequestTools, number, refusal_of, text
 from broker.store.errors import StoreError
 from broker.store.placed import property_value
-from remoting.access.rights import PUBLISH
+from remoting.access import visibility
+from remoting.access.rights import LOCATE, PUBLISH
 from remoting.protocol.bodies.recall_handle import NO_KEY, RecallHandle, decode_handle, encode_handle
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -83,23 +85,46 @@ class MessageFinder:
         )
 
     def find(self, peer: Peer, command: Command, handle: RecallHandle, act: Act) -> None:
-        """`act` on the message of a handle, now or after a search; Refused, raised or answered, when it is not there.
+        """`act` on the message of a handle, now or after a search, if the peer may publish where it will be visible.
 
         Whether it still waits is for `act` to find out.
+
+        Raises:
+            Refused: raised or answered: there is none. Who may not publish to the handle's topic is told the same as of
+                a message of others: NO_PERMISSION.
         """
         bucket = self._buckets.find(handle.due_ms)
         if bucket is None:
-            raise self._not_found()
+            raise self._absent(peer, command, handle)
         offset = handle.offset
         if offset is None or offset < bucket.floor:
             later(peer, command, self._search(peer, command, handle, act))
             return
         record = next(iter(self._buckets.read(bucket, offset, 1).records), None)
         if record is None:
-            raise self._not_found()
+            raise self._absent(peer, command, handle)
         if not _is_meant(record, bucket, handle):
-            raise not_waiting()
+            raise self._absent(peer, command, handle, is_read=True)
+        self._authorize(peer, command, handle, record)
         act(peer, command, bucket, offset, record)
+
+    def _authorize(self, peer: Peer, command: Command, handle: RecallHandle, record: RecordView) -> None:
+        """Refuse a message that will be visible where the peer may not publish, with the answer for one not there."""
+        authorizer = self._tools.authorizer
+        if authorizer.trusts(peer, command):
+            return
+        if not all(authorizer.allows(peer, command, PUBLISH, resource) for resource in visibility.of_image(record)):
+            authorizer.authorize(peer, command, PUBLISH, handle.topic)
+            for resource in visibility.of_image(record):
+                authorizer.authorize(peer, command, PUBLISH, resource)
+
+    def _absent(self, peer: Peer, command: Command, handle: RecallHandle, *, is_read: bool = False) -> Refused:
+        """The refusal where there is no such record: a new master may not be able to read it yet; `is_read`: another
+        one is there."""
+        self._tools.authorizer.authorize(peer, command, PUBLISH, handle.topic)
+        if is_read or self._tools.is_sure:
+            return not_waiting()
+        return Refused(ResponseCode.SYSTEM_BUSY, "what this broker had when it became the master is not confirmed")
 
     async def _search(self, peer: Peer, command: Command, handle: RecallHandle, act: Act) -> None:
         """Find a message whose place is not known any more, then `act` on it."""
@@ -107,8 +132,11 @@ class MessageFinder:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._searches} searches for waiting messages are under way")
         self._searches += 1
         try:
-            bucket, offset, record = await self._searched(handle)
-            act(peer, command, bucket, offset, record)
+            found = await self._searched(handle)
+            if found is None:
+                raise self._absent(peer, command, handle)
+            self._authorize(peer, command, handle, found[2])
+            act(peer, command, *found)
         except StoreError as error:
             raise refusal_of(self._tools.metrics, error) from error
         except Refused:
@@ -117,8 +145,8 @@ class MessageFinder:
         finally:
             self._searches -= 1
 
-    async def _searched(self, handle: RecallHandle) -> tuple[DelayBucket, int, RecordView]:
-        """Compare what waits in the bucket with the handle, a step at a time. Raises Refused when it is not there."""
+    async def _searched(self, handle: RecallHandle) -> tuple[DelayBucket, int, RecordView] | None:
+        """Compare what waits in the bucket with the handle, a step at a time; None when it is not there."""
         offset = 0
         while (bucket := self._buckets.find(handle.due_ms)) is not None:
             offset = max(offset, bucket.floor)
@@ -130,13 +158,7 @@ class MessageFinder:
                 break
             offset = found.after
             await asyncio.sleep(0)
-        raise self._not_found()
-
-    def _not_found(self) -> Refused:
-        """The refusal where there is no such record: a new master may not be able to read it yet."""
-        if self._tools.is_sure:
-            return not_waiting()
-        return Refused(ResponseCode.SYSTEM_BUSY, "what this broker had when it became the master is not confirmed")
+        return None
 
 
 class RecallRequests:
@@ -184,12 +206,12 @@ class RecallRequests:
         fields = {"msgId": key, "transactionId": key, "queueId": "0", "queueOffset": "0"}
 
         def act(peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
-            self._authorize(peer, command, record)
             end, reply = self._dropped(bucket, offset, record), command.reply(fields=fields)
             if not command.is_oneway:
                 self._tools.answers.reply_at(end, peer, reply)
 
         handle = RecallHandle(topic, self._tools.config.broker_name, due_ms, key)
+        self._tools.authorizer.authorize(peer, command, LOCATE, topic)
         try:
             if due_ms <= self._tools.clock.now_ms():
                 raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, the time of the message has come")
@@ -200,21 +222,16 @@ class RecallRequests:
 
     def _with_message(self, peer: Peer, command: Command, act: Act) -> None:
         """Find the message that the request names, then `act` on it; refusals are counted."""
-
-        def allowed(peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
-            self._authorize(peer, command, record)
-            act(peer, command, bucket, offset, record)
-
         try:
-            self._finder.find(peer, command, self._handle(peer, command), allowed)
+            self._finder.find(peer, command, self._handle(peer, command), act)
         except Refused:
             self._finder.refused.value += 1
             raise
 
     def _handle(self, peer: Peer, command: Command) -> RecallHandle:
-        """What is to be recalled. Raises Refused unless the peer may write there and the handle fits."""
+        """What is to be recalled. Raises Refused unless some rule of the peer touches the topic and the handle fits."""
         topic, given = text(command.fields, "topic"), text(command.fields, "recallHandle")
-        self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
+        self._tools.authorizer.authorize(peer, command, LOCATE, topic)
         self._topics.require(topic)
         try:
             handle = decode_handle(given)
@@ -255,12 +272,6 @@ class RecallRequests:
             queue_id, at = moved.waits_at
             fields["recallHandle"] = self._handles.of(queue_id, moved.image, at) or ""
         self._tools.answers.reply_at(moved.end_position, peer, command.reply(fields=fields))
-
-    def _authorize(self, peer: Peer, command: Command, record: RecordView) -> None:
-        """Check the MQTT topic of a message, which is known only when the message is found."""
-        topic = RecordView(show(record)).mqtt_topic
-        if topic is not None:
-            self._tools.authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
 
 
 def _is_meant(record: RecordView, bucket: DelayBucket, handle: RecallHandle) -> bool:

@@ -17,7 +17,7 @@ from broker.lite.requests import LiteAcks, LiteEvents, LitePops, LiteSubscriptio
 from broker.lite.state import DUE_PER_PASS, LiteTopics, Ownership, expire
 from broker.requests import Feature, RequestTools
 from broker.rocketmq.mqtt_messages import PROPERTIES_WITHOUT_MQTT
-from broker.rocketmq.send import LITE_TOPIC
+from remoting.access.visibility import LITE_TOPIC
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.rocketmq_form import INNER_MULTI_DISPATCH

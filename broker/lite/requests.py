@@ -39,10 +39,10 @@ from broker.pop.gathering import AckGather, Given, PopGather, PopRequest
 from broker.pop.handles import parse_handle
 from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.requests import json_body, number, text
-from broker.rocketmq.send import LITE_TOPIC
 from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_group, of_topic
+from remoting.access.visibility import LITE_TOPIC
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

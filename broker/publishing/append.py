@@ -15,6 +15,7 @@ from broker.requests import refusal_of
 from broker.store.errors import StoreError
 from broker.store.placed import Appended, Placed
 from broker.store.state.state_kinds import StateChange
+from remoting.access import visibility
 from remoting.access.rights import PUBLISH
 from remoting.native import core as native
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
@@ -206,11 +207,14 @@ def _forgotten(exact: ExactIds) -> None:
 
 
 def authorize_body(authorizer: Authorizer, peer: Peer, command: Command) -> None:
-    """Refused unless the peer may publish to every topic of the request's images."""
+    """Refused unless the peer may publish wherever the request's images would be visible."""
     if authorizer.trusts(peer, command):
         return
     for topic in native.core.topics(command.body):
         authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
+    if visibility.names_queues(command.body):
+        for resource in visibility.of_light_queues(command.body):
+            authorizer.authorize(peer, command, PUBLISH, resource)
 
 
 def admit_retained(quota: RetainedQuota, metrics: BrokerMetrics, images: list[RecordView]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.store.placed import Placed, property_value
 from broker.subscriptions.filters import INNER_MULTI_DISPATCH
-from broker.topics.topics import PERMISSION_WRITE
+from broker.topics.topics import PERMISSION_WRITE, is_light
 from remoting.native import core as native
 from remoting.native.contracts import Times, Way
 from remoting.protocol.errors import Refused
@@ -159,6 +159,11 @@ class QueueChoice:
     def topic_for_write(self, name: str, queue_count: int | None = None) -> TopicConfig:
         """The topic's configuration, created by use if allowed; Refused when it cannot be written to."""
         refuse_reserved(name)
+        if is_light(name):
+            remark = (
+                f"[{name}] is a light queue and no topic: send to its MQTT topic, or name it in INNER_MULTI_DISPATCH"
+            )
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         config = self._topics.get(name)
         if config is None:
             if not self._auto_create:
@@ -200,7 +205,7 @@ class QueueChoice:
 
 def refuse_reserved(name: str) -> None:
     """Refused(NO_PERMISSION) for a topic to which no client sends, whatever protocol it speaks."""
-    if name in names.RESERVED_TOPICS:
+    if names.forbids_sends(name):
         raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
 
 

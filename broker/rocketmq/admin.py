@@ -295,7 +295,7 @@ def _require_own(name: str) -> None:
     """Refused: the name is empty, or belongs to RocketMQ."""
     if not name.strip():
         raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-    if name in names.CONFLICTING_TOPICS:
+    if name in names.CONFLICTING_TOPICS or names.forbids_sends(name):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 
 

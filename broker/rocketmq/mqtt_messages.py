@@ -2,8 +2,8 @@
 
 A message that a RocketMQ client sends is an MQTT message when its property `originMqttTopic` names a topic whose parent
 topic is the one it is sent to. Its QoS is the property `qosLevel` (1 without it); other properties are user properties,
-or, with the names of `remoting.protocol.records.properties`, those of MQTT 5. The same property anywhere else, as
-in a message that a consumer returns for a retry, has no effect.
+or, with the names of `remoting.protocol.records.properties`, those of MQTT 5. In a message that a consumer returns for
+a retry the property has no effect; sent to any other topic it is refused, because no MQTT subscriber would get it.
 
 A request has a sender that waits for one answer:
 
@@ -31,7 +31,7 @@ from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import properties as record_properties
 from remoting.protocol.records.image import encode_image
-from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.names import group_of_derived, parent_topic
 from remoting.protocol.records.properties import KEYS, TAGS, is_reserved
 from remoting.protocol.records.record import FLAG_MQTT, MQTT_TOPIC_KEY
 from remoting.protocol.records.rocketmq_form import (
@@ -54,6 +54,8 @@ COMPRESSED_FLAG, COMPRESSION_MASK, ZLIB = 0x1, 0x700, (0x000, 0x300)
 """Bits of sysFlag; producers compress with zlib unless they are configured otherwise."""
 PROPERTIES_WITHOUT_MQTT = frozenset((b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TRAN_MSG"))
 """Properties that a message on an MQTT topic cannot have; such a message is delayed by `delay-ms`."""
+NAME_BYTES_SHOWN_MAX = 80
+"""Longer names are cut in remarks."""
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 TTL_MS_MAX, TTL_DIGITS_MAX = 4_294_967_295_000, 13
 """Largest TTL of a request: the largest Message Expiry Interval of MQTT 5, so that both forms have one limit."""
@@ -88,9 +90,13 @@ def mqtt_topic_of(topic: str, properties: Mapping[bytes, bytes], *, batch: bool)
         Refused: MESSAGE_ILLEGAL, the topic is not valid, or the message asks for what MQTT messages do not have.
     """
     wanted = properties.get(MQTT_TOPIC_KEY)
-    if wanted is None or parent_topic(wanted) != topic.encode():
+    if wanted is None or group_of_derived(topic):
         return None
-    problem = validate_topic_name(wanted)
+    parent, problem = parent_topic(wanted), validate_topic_name(wanted)
+    if problem is None and parent != topic.encode():
+        problem = (
+            f"the topic of {_name(wanted)} is {_name(parent)}, not {topic}: no MQTT subscriber would get the message"
+        )
     if problem is None and wanted.startswith(b"$"):
         problem = "topics that begin with $ are the server's own"
     if problem is None and batch:
@@ -102,6 +108,10 @@ def mqtt_topic_of(topic: str, properties: Mapping[bytes, bytes], *, batch: bool)
     if problem is not None:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"originMqttTopic: {problem}")
     return wanted
+
+
+def _name(name: bytes) -> str:
+    return name[:NAME_BYTES_SHOWN_MAX].decode("utf-8", "replace")
 
 
 def plain_body(system_flag: int, body: bytes | memoryview, size_bytes_max: int) -> bytes | memoryview:

@@ -9,7 +9,9 @@ A request is an ordinary message with the client id of its sender, who waits; th
 The topic <cluster>_REPLY_TOPIC is created with the first request, so that its consumers find a route for the answer.
 An answer of an MQTT client is stored like any message; when it is confirmed, the sender it names gets it if it is
 connected here, else it is counted as dropped. Answers confirmed while no broker of the group was master are not passed
-on: their senders have timed out. Invariant: each confirmed answer is passed on at most once. Loop thread only.
+on: their senders have timed out. The sender is the client of that id, which belongs to the key whose heartbeats brought
+it (`broker.groups.feature`); nobody else is given its answers. Invariant: each confirmed answer is passed on at most
+once. Loop thread only.
 """
 
 from __future__ import annotations
@@ -194,7 +196,7 @@ class ReplyRequests:
             request.system_flag, command.body, self._tools.config.limits.message_size_bytes_max
         )
         topic, image = mqtt_messages.response_image(request.properties, body, born_ms)
-        self._tools.authorizer.authorize(peer, command, PUBLISH, names.parent_topic(topic).decode())
+        self._tools.authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
         placed = self._placement.placed(image, now=True)
         owner = self._topics.owner(placed.queues[0][0])
 

@@ -26,14 +26,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from broker.groups.groups import dead_letter_topic, retry_topic
+from broker.groups.groups import ORIGIN_ID, RETRY_TOPIC, dead_letter_origin, dead_letter_topic, retry_topic
 from broker.publishing.append import Done
 from broker.publishing.placement import refuse_reserved
 from broker.requests import NUMBERS_END, TRUE, number, text
 from broker.rocketmq.mqtt_messages import COMPRESSED_FLAG, COMPRESSION_MASK, mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
-from broker.store.placed import Appended, Placed, property_value
+from broker.store.placed import Appended, Placed
 from broker.topics.topics import PRIORITY_KEY, TopicSettings, queue_of_priority
+from remoting.access import visibility
 from remoting.access.rights import CONSUME, PUBLISH, of_group, of_record, of_topic
 from remoting.native import core as native
 from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
@@ -42,7 +43,14 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import image_views
-from remoting.protocol.records.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, UNIQUE_KEY, decode_properties
+from remoting.protocol.records.properties import (
+    KEYS,
+    PROPERTIES_SIZE_BYTES_MAX,
+    TAGS,
+    UNIQUE_KEY,
+    decode_properties,
+    extended,
+)
 from remoting.protocol.records.record import MQTT_TOPIC_KEY
 from remoting.protocol.records.rocketmq_form import (
     FIRST_POP_TIME,
@@ -102,13 +110,12 @@ TRANSACTION_MASK, TRANSACTION_PREPARED_FLAG = 0xC, 0x4
 TRANSACTION_PREPARED = b"TRAN_MSG"
 TRANSACTION_ID = b"__transactionId__"
 """Of a half message and what becomes of it: consumers, those of gRPC too, know by them that it was a transaction."""
-LITE_TOPIC = b"__LITE_TOPIC"
 STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
 
 
 SPECIAL_PROPERTIES = frozenset(
-    (*NOT_OFFERED_PROPERTIES, TRANSACTION_PREPARED, REPLY_TO_CLIENT, MQTT_TOPIC_KEY, LITE_TOPIC)
+    (*NOT_OFFERED_PROPERTIES, TRANSACTION_PREPARED, REPLY_TO_CLIENT, MQTT_TOPIC_KEY, visibility.LITE_TOPIC)
 )
 """A message with one of these properties is not only to be stored: `_Special` makes its image."""
 
@@ -332,19 +339,21 @@ class SendRequests:
     def send_message(self, peer: Peer, command: Command) -> None:
         """One message or a batch; the reply follows when it is confirmed."""
         request = parse_send(command.fields, short=command.code != Code.SEND_MESSAGE)
-        self.tools.authorizer.authorize(peer, command, PUBLISH, request.topic)
-        check_flags(request.system_flag)
         batch, body = command.code == Code.SEND_BATCH_MESSAGE or request.batch, command.body
+        recalls = not batch and RECALLED_KEY in request.text and bool(request.properties.get(RECALLED_KEY))
+        if not recalls:
+            self._authorize(peer, command, request, batch=batch)
+        check_flags(request.system_flag)
         if batch:
             body = batch_body(request, body, self.tools.config.limits.message_size_bytes_max)
             count_batch(body)
-        elif RECALLED_KEY in request.text and request.properties.get(RECALLED_KEY):
+        elif recalls:
             self._recall(peer, command, request)
             return
         half = holds_half(request, body, batch=batch)
         request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
-        if LITE_TOPIC in request.text:
+        if visibility.LITE_TOPIC in request.text:
             self.topics.require(topic)  # not one that is created by use
         choice = self.placement.choice
         config = choice.topic_for_write(topic, min(request.queue_count, self.tools.config.template_queue_count))
@@ -357,7 +366,7 @@ class SendRequests:
         images, unique = native.core.sent(
             body, None if batch else request.text, request.flag, fields, SPECIAL_PROPERTIES, special, self._unique_id
         )
-        self._judge_light_queues(peer, command, images)
+        self._judge_images(peer, command, images, topic)
         if half:
             placed = self.transactions.prepare(images, special.properties)
         else:
@@ -371,15 +380,23 @@ class SendRequests:
         transaction = unique.decode("utf-8", "replace")
         self.appender.add(placed, self._answer(peer, command, placed, special.needed, index, transaction))
 
-    def _judge_light_queues(self, peer: Peer, command: Command, images: bytes) -> None:
-        """Refuse messages for a light queue whose topic or filter the sender may not publish to."""
+    def _authorize(self, peer: Peer, command: Command, request: SendRequest, *, batch: bool) -> None:
+        """Refuse a request before it has any effect unless its sender may publish wherever it would be visible."""
         authorizer = self.tools.authorizer
-        if INNER_MULTI_DISPATCH not in images or authorizer.trusts(peer, command):
-            return
-        for image in image_views(images):
-            for name in property_value(image, INNER_MULTI_DISPATCH).split(b","):
-                if name:
-                    authorizer.authorize(peer, command, PUBLISH, of_topic(name.decode("utf-8", "replace")))
+        if batch or not visibility.names_more(request.text):
+            authorizer.authorize(peer, command, PUBLISH, request.topic)
+        elif not authorizer.trusts(peer, command):
+            for resource in visibility.of_send(request.topic, request.properties):
+                authorizer.authorize(peer, command, PUBLISH, resource)
+
+    def _judge_images(self, peer: Peer, command: Command, images: bytes, topic: str) -> None:
+        """The same for what is about to be stored, besides the topic it is sent to: a batch names queues only here."""
+        authorizer = self.tools.authorizer
+        if visibility.names_more(images) and not authorizer.trusts(peer, command):
+            for image in image_views(images):
+                for resource in visibility.of_image(image):
+                    if resource != topic:
+                        authorizer.authorize(peer, command, PUBLISH, resource)
 
     def _recall(self, peer: Peer, command: Command, request: SendRequest) -> None:
         """Recall a delayed message, as RECALLED_KEY asks; later RocketMQs put the topic before the key."""
@@ -398,11 +415,13 @@ class SendRequests:
         fields = command.fields
         group = text(fields, "group")
         self.tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_topic(retry_topic(group)))
         position = number(fields, "offset")
         view = message_at(self.tools.store, self.unpacker, position)
-        if view is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-        self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
+        if view is None or not self.tools.authorizer.allows(peer, command, CONSUME, of_record(view)):
+            absent, topic = f"look message by offset failed, {position}", fields.get("originTopic")
+            refused = Refused(ResponseCode.SYSTEM_ERROR, absent)
+            raise self.tools.authorizer.unseen(peer, command, of_topic(topic) if topic else "", refused)
         config = self.groups.ensure(group)
         properties = {bytes(key): bytes(value) for key, value in view.properties()}
         times = int(properties.get(RECONSUME_KEY, b"0")) + 1
@@ -411,8 +430,11 @@ class SendRequests:
         target = dead_letter_topic(group) if dead else retry_topic(group)
         self.topics.ensure(target, 1)
         kept = {key: value for key, value in properties.items() if not key.startswith(HIDDEN_PREFIX)}
-        kept.setdefault(b"RETRY_TOPIC", bytes(view.topic))
-        kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
+        kept.pop(INNER_MULTI_DISPATCH, None)  # its light queues have it already
+        kept.setdefault(RETRY_TOPIC, bytes(view.topic))
+        kept.setdefault(ORIGIN_ID, fields.get("originMsgId", "").encode())
+        if dead:
+            kept.update(dead_letter_origin(kept, bytes(view.topic)))
         if "popTime" in fields:  # the proxy of a gRPC client, which pops
             kept.setdefault(FIRST_POP_TIME, b"%d" % number(fields, "popTime"))
         kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
@@ -440,6 +462,7 @@ class SendRequests:
         target = dead_letter_topic(group)
         self.topics.ensure(target, 1)
         request.queue_index = 0
+        request.text = extended(request.text, dead_letter_origin(request.properties, request.topic.encode()).items())
         return target
 
     def _answer(

@@ -146,6 +146,7 @@ def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, j
     """The verdict of a broker or controller on a request signed with the key, or with none."""
     from remoting.access.acl_file import load
     from remoting.access.key_policy import NOBODY, KeyPolicy
+    from remoting.access.rights import CONSUME, of_topic
     from runtime.files import WatchedFile
     from runtime.logs import get_logger
 
@@ -157,6 +158,8 @@ def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, j
         raise CommandFailed(f"{name} is shown to everybody: it says yes or no and nothing else")
     action, identity = right.action, key or NOBODY
     policy = KeyPolicy(path, get_logger("acl"), WatchedFile)
+    if action == CONSUME and right.subject == "topic" and on and not set("/+#") & set(on):
+        on = of_topic(on)  # a RocketMQ topic or light queue, as a broker judges it: with all that is below its name
     allowed, role = policy(identity, action, on), policy.role_for(identity, action, on)
     if json_output:
         sys.stdout.write(json.dumps({"allowed": allowed, "action": action, "role": role}) + "\n")

@@ -28,11 +28,19 @@ REQUEST = {b"originMqttTopic": b"plant/7/ask", b"REPLY_TO_CLIENT": b"10.0.0.1@12
 
 
 @pytest.mark.parametrize(
-    ("topic", "wanted"), [("plant", b"plant/7/ask"), ("%RETRY%readers", None), ("%DLQ%readers", None), ("other", None)]
+    ("topic", "wanted"),
+    [("plant", b"plant/7/ask"), ("%RETRY%readers", None), ("%DLQ%readers", None), ("%RETRY%readers+plant", None)],
 )
 def test_only_a_topic_below_the_one_sent_to_makes_an_mqtt_message(topic: str, wanted: bytes | None) -> None:
     assert mqtt_topic_of(topic, REQUEST, batch=False) == wanted
     assert mqtt_topic_of(topic, {}, batch=False) is None
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_mqtt_topic_of_another_topic_is_refused_instead_of_reaching_nobody(batch: bool) -> None:
+    with pytest.raises(Refused, match="the topic of plant/7/ask is plant, not other") as refused:
+        mqtt_topic_of("other", REQUEST, batch=batch)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 @pytest.mark.parametrize(

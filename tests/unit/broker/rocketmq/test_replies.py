@@ -199,3 +199,12 @@ async def test_answers_from_before_a_restart_are_not_passed_on(running) -> None:
     await heartbeat(again, "asker@1")
     await again.request(mqtt_publish(topic, b"new", answer))
     assert pushed == [b"new"]
+
+
+async def test_an_answer_needs_the_right_to_the_response_topic_it_is_published_to(running) -> None:
+    running.judge_by(lambda _identity, _action, resource: resource != "answers/7")
+    for topic, code in (("answers/7", ResponseCode.NO_PERMISSION), ("answers/8", ResponseCode.SUCCESS)):
+        asked = {b"REPLY_TO_CLIENT": f"mqtt:{topic}".encode(), b"CORRELATION_ID": b"-", b"MSG_TYPE": b"reply"}
+        fields = SEND | {"b": "DefaultCluster_REPLY_TOPIC", "i": text(asked)}
+        reply = await running.connect().request(Command(RequestCode.SEND_REPLY_MESSAGE_V2, fields=fields, body=b"!"))
+        assert reply.code == code

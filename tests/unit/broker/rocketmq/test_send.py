@@ -14,6 +14,7 @@ from broker.rocketmq.send import born_host_of, check_properties, count_batch, pa
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.rocketmq_form import SentFields
 from remoting.protocol.records.stored_message import iter_stored
 
@@ -170,6 +171,110 @@ async def test_a_message_that_could_not_be_consumed_is_retried_and_ends_as_a_dea
     again = sending(topic="%RETRY%g+orders", reconsumeTimes="17", queueId="0")
     assert (await connection.request(again)).code == 0
     assert len(await pull(connection, "%DLQ%g", 0)) == 3, "of POP, likewise"
+
+
+async def test_a_dead_letter_names_the_message_it_was(running) -> None:
+    """Handed back, or sent to the retry topic once too often by a consumer in order."""
+    connection = running.connect()
+    unique = "0A" * 16
+    sent = await connection.request(sending(properties=f"UNIQ_KEY\x01{unique}\x02DLQ_ORIGIN_TOPIC\x01forged\x02"))
+    fields = {"offset": str(int(sent.fields["msgId"][16:], 16)), "group": "g", "delayLevel": "-1", "originMsgId": "X"}
+    assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    text = f"RETRY_TOPIC\x01orders\x02UNIQ_KEY\x01{unique}"
+    again = sending(topic="%RETRY%g", reconsumeTimes="17", queueId="0", properties=text)
+    assert (await connection.request(again)).code == 0
+    letters = await pull(connection, "%DLQ%g", 0)
+    assert len(letters) == 2
+    for letter in letters:
+        shown = dict(letter.properties)
+        assert (shown[b"DLQ_ORIGIN_TOPIC"], shown[b"DLQ_ORIGIN_MESSAGE_ID"]) == (b"orders", unique.encode())
+
+
+async def test_what_is_handed_back_is_not_given_to_its_light_queues_again(running) -> None:
+    connection = running.connect()
+    sent = await connection.request(sending(properties="INNER_MULTI_DISPATCH\x01%LMQ%plant%2F7\x02"))
+    fields = {"offset": str(int(sent.fields["msgId"][16:], 16)), "group": "g", "delayLevel": "0"}
+    assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    assert len(await pull(connection, "%RETRY%g", 0)) == len(await pull(connection, "%LMQ%plant%2F7", 0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [("SCHEDULE_TOPIC_XXXX", 16), ("TRANS_CHECK_MAX_TIME_TOPIC", 16), ("rmq_sys_wheel_timer", 16),
+     ("rmq_sys_REVIVE_LOG_DefaultCluster", 16), ("%LMQ%plant", 29), ("%LMQ%plant%2F7", 29),
+     ("rmq_sys_TRACE_DATA_cn-x", 0), ("RMQ_SYS_TRACE_TOPIC", 0)],
+)  # fmt: skip
+async def test_topics_of_servers_and_light_queues_take_no_messages(running, topic: str, code: int) -> None:
+    """Of producers and of rows; a topic that has the name of a light queue would be read as that queue."""
+    connection = running.connect()
+    assert (await connection.request(sending(topic=topic))).code == code
+    image = encode_image(flags=0, queue_index=0xFFFF, born_ms=1, topic=topic.encode(), body=b"x")
+    assert (await connection.request(Command(RequestCode.APPEND_MANY, body=image))).code == code
+    if code:
+        assert running.broker.topics.table.get(topic) is None
+
+
+MQTT, LITE = "originMqttTopic\x01{}\x02", "__LITE_TOPIC\x01{}\x02"
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "code"),
+    [
+        ("plant", MQTT.format("plant/a/y"), 0),  # the right to the MQTT topic suffices, and is needed
+        ("plant", MQTT.format("plant/a/y") + "delay-ms\x01500\x02", 0),
+        ("plant", "", 16),
+        ("plant", MQTT.format("plant/b/y"), 16),
+        ("plant", MQTT.format("plant/b/y") + "delay-ms\x01500\x02", 16),
+        ("plant", MQTT.format("plant/a/y") + MQTT.format("plant/b/y"), 16),
+        ("plant", LITE.format("b/y"), 16),
+        ("other", MQTT.format("plant/a/y"), 16),
+    ],
+)
+async def test_a_message_needs_the_right_to_the_mqtt_topic_it_becomes_visible_at(
+    running, topic: str, properties: str, code: int
+) -> None:
+    running.judge_by(lambda _identity, action, resource: action == "publish" and resource == "plant/a/y")
+    assert (await running.connect().request(sending(topic=topic, properties=properties))).code == code
+    if code:
+        assert len(running.broker.topics.table) == 0, "nor has it any other effect"
+
+
+async def test_rows_need_the_right_to_the_light_queues_they_name(running) -> None:
+    running.judge_by(lambda _identity, _action, resource: resource in {"orders", "plant/7"})
+    for name, code in ((b"%LMQ%plant%2F7", 0), (b"%LMQ%plant%2F8", 16)):
+        image = encode_image(
+            flags=0, queue_index=0xFFFF, born_ms=1, topic=b"orders", body=b"x",
+            properties=[(b"INNER_MULTI_DISPATCH", name)],
+        )  # fmt: skip
+        assert (await running.connect().request(Command(RequestCode.APPEND_MANY, body=image))).code == code
+
+
+async def test_what_could_not_be_read_again_is_not_handed_back(running) -> None:
+    connection = running.connect()
+    sent = await connection.request(sending())
+    fields = {"offset": str(int(sent.fields["msgId"][16:], 16)), "group": "g", "delayLevel": "0"}
+    back = Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields)
+    running.judge_by(lambda _identity, _action, resource: resource != "%RETRY%g/#")
+    assert (await connection.request(back)).code == ResponseCode.NO_PERMISSION
+    assert running.broker.topics.table.get("%RETRY%g") is None
+
+
+async def test_a_message_of_others_is_handed_back_and_viewed_as_one_that_is_not_there(running) -> None:
+    """One answer for hidden, absent and foreign: it depends on what the request names alone."""
+    connection = running.connect()
+    half = sending(sysFlag="4", properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02")
+    replies = [await connection.request(one) for one in (half, sending())]
+    hidden, foreign = (int(reply.fields["msgId"][16:], 16) for reply in replies)
+    running.judge_by(lambda _identity, _action, resource: resource != "orders/#")
+    view, back = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.CONSUMER_SEND_MSG_BACK
+    for code, field, more in ((view, "topic", {}), (back, "originTopic", {"group": "g", "delayLevel": "0"})):
+        for named, answer in (({}, 16), ({field: "orders"}, 16), ({field: "mine"}, 1)):
+            found = [
+                await connection.request(Command(code, fields={"offset": str(at), **more, **named}))
+                for at in (hidden, foreign, foreign + 8)
+            ]
+            assert [one.code for one in found] == [answer] * 3, named
+            assert len({(one.remark or "").rstrip("0123456789") for one in found}) == 1
 
 
 async def test_namespaces_before_names_keep_topics_groups_retries_and_dead_letters_apart(running) -> None:

@@ -126,6 +126,28 @@ def test_requests_of_access_keys(tmp_path: Path, capsys: pytest.CaptureFixture[s
     answer = json.loads(explain(capsys, "--key", "etl", "--request", "105", "--on", "x", "--json", *file))
     assert answer == {"allowed": False, "action": "locate", "role": ""}
     assert run(["acl", "explain", "--key", "etl", "--request", "4711", "--file", str(path)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_name", "on", "allowed"),
+    [
+        ("PULL_MESSAGE", "plant", True),
+        ("PULL_MESSAGE", "press", False),  # the rule is for one topic, the queues of `press` have all below it
+        ("PULL_MESSAGE", "%LMQ%press", True),
+        ("PULL_MESSAGE", "%RETRY%etl", True),
+        ("SEND_MESSAGE_V2", "%RETRY%etl", True),
+        ("SEND_MESSAGE_V2", "plant/secret/k", False),
+        ("SEND_MESSAGE_V2", "plant/open/k", True),
+    ],
+)
+def test_topics_are_explained_as_brokers_judge_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request_name: str, on: str, allowed: bool
+) -> None:
+    path = tmp_path / "keys"
+    rules = ("readwrite plant/#", "deny-write plant/secret/#", "read press", "read $group/etl")
+    path.write_text("user etl\n" + "".join(f"topic {rule}\n" for rule in rules))
+    said = explain(capsys, "--key", "etl", "--request", request_name, "--on", on, "--file", path)
+    assert said.startswith("allowed" if allowed else "refused")
     assert run(["acl", "explain", "--key", "etl", "--request", "105"]) == 1
     assert run(["acl", "explain", "--client", "c"]) == 2
 
