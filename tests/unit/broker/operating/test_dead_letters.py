@@ -58,8 +58,10 @@ async def test_a_line_says_where_the_message_was_and_shows_it_to_its_readers(run
     assert row.pop("body") == "hello" + "€" * ((4_096 - 5) // 3)  # no half of one
     assert row.pop("position") > 0
     properties = row.pop("properties")
-    assert len(properties.pop("UNIQ_KEY")) == 32
-    assert properties == {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "X"}
+    unique = properties.pop("UNIQ_KEY")
+    assert len(unique) == 32
+    origin = {"DLQ_ORIGIN_TOPIC": "orders", "DLQ_ORIGIN_MESSAGE_ID": unique}
+    assert properties == {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "X"} | origin
     assert row == {
         "group": "billing", "queue": 0, "offset": 0, "topic": "orders", "stored_ms": running.clock.now_ms(), "tries": 1,
         "id": "X", "keys": "k", "tags": "red", "bytes": 6_005, "encoding": "text",
