@@ -197,6 +197,8 @@ class QueueChoice:
 
     def _topic_changed(self, name: str, _created: bool) -> None:
         self._known.pop(name.encode(), None)
+        if self._topics.get(name) is None:
+            self._turn.pop(name, None)
 
     def _turned(self, topic: bytes, count: int) -> None:
         name = topic.decode("utf-8", "replace")

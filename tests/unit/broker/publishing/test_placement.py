@@ -74,6 +74,16 @@ def test_a_changed_topic_takes_the_next_message_as_it_is_then(bench) -> None:
     assert queues_of(placement, queue_image(b"orders", index=3)) == (topics.queue_ids("orders")[3],)
 
 
+def test_a_topic_that_was_deleted_leaves_no_turn_behind(bench) -> None:
+    topics, placement = make(bench.store)
+    first, second = (queues_of(placement, queue_image(b"orders", index=QUEUE_INDEX_ANY)) for _ in range(2))
+    assert first != second
+    topics.put(TopicSettings(name="orders"))
+    assert placement.choice._turn == {"orders": 2}
+    topics.delete("orders")
+    assert placement.choice._turn == {}
+
+
 def test_named_light_queues_are_dispatched_to(bench) -> None:
     _topics, placement = make(bench.store)
     image = queue_image(b"orders", [(b"k", b"v"), (b"INNER_MULTI_DISPATCH", b"%LMQ%one")])
