@@ -60,7 +60,7 @@ class Timers:
         self.bench = bench
         self.store = store = bench.store
         topics = Topics(store, topics_max=100)
-        filters = Filters(store, expiry_ms=0, filters_max=100, now_ms=0)
+        filters = Filters(store, expiry_ms=0, filters_max=100, per_user_max=100, now_ms=0)
         dispatcher = Dispatcher(store, topics, filters, cached_topics_max=100, queue_count=4)
         choice = QueueChoice(
             topics, dispatcher, queue_count=4, auto_create=True, message_size_bytes_max=4 * MIB,

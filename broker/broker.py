@@ -138,6 +138,7 @@ class BrokerParts:
             expiry_s_max=config.session_expiry_s,
             sessions_max=limits.sessions_max,
             subscriptions_max=limits.subscriptions_per_session_max,
+            filters_max=limits.filters_per_session_max,
             now_ms=now_ms,
         )
         choice = queue_choice(tools, self.topics, subscriptions, self.retained)

@@ -61,8 +61,16 @@ class LimitsConfig:
     """Wildcard filters with a queue; subscribing to one more is refused with 0x97 (MQTT 3.1.1: 0x80)."""
     sessions_max: int = setting(1_000_000, minimum=1)
     """Sessions, connected or not; one more is refused."""
-    subscriptions_per_session_max: int = setting(1_000, minimum=1)
-    """Filters of one session; one more is refused with 0x97 (MQTT 3.1.1: 0x80)."""
+    filters_per_user_max: int = setting(50_000, minimum=1)
+    """The same for those that clients of one user made, all clients without a user together: one user cannot take them
+    all, or have every message entered in too many queues."""
+    filters_per_session_max: int = setting(2_000, minimum=1)
+    """Wildcard filters of one session; subscribing to one more is refused with 0x97 (MQTT 3.1.1: 0x80). A message is
+    entered in a queue for each that matches its topic."""
+    subscriptions_per_session_max: int = setting(10_000, minimum=1)
+    """Filters of one session, with and without wildcards; one more is refused with 0x97 (MQTT 3.1.1: 0x80), and so is
+    one with which they had more than a mebibyte. Each costs the proxy about a kilobyte while its client is
+    connected."""
     parked_requests_max: int = setting(20_000, minimum=1)
     """Long polls that wait at the same time; one more is answered at once, as if its time were over."""
     long_poll_ms_max: int = setting(60_000, minimum=0)
@@ -246,15 +254,17 @@ class BrokerConfig:
     heartbeat_interval_ms: int = setting(1_000, minimum=100)
     """Interval of heartbeats to the controllers."""
     session_expiry_s: int = setting(7 * 86_400, minimum=1, maximum=0xFFFF_FFFF)
-    """Longest time a session is kept after its connection has ended; a client that asks for longer gets this.
-    4294967295 keeps sessions forever."""
+    """Longest time a session is kept without its client. One that asks for longer, or that sets clean=false, gets this,
+    and learns so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back."""
     proxy_grace_ms: int = setting(5_000, minimum=0)
     """How long the wills of a proxy's clients wait for it after its connection was lost, or after the broker's start;
     longer than a proxy needs to come back."""
     will_verdict_ms: int = setting(5_000, minimum=100)
     """How long a proxy may take to decide whether a will that is due may be published; another one is asked then."""
     filter_expiry_s: int = setting(600, minimum=1)
-    """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
+    """How long a wildcard queue outlives its last subscription where that was lost with its proxy or at a restart;
+    longer than a proxy needs to come back. The queue of a filter that was given up, or whose session has ended, is
+    deleted at once."""
     unused_queue_expiry_s: int = setting(600, minimum=0, live=True)
     """How long the light queue of an MQTT topic (or one that a RocketMQ sender names) is kept once the log has no
     message of it, nobody is subscribed and nothing is retained; longer than a proxy needs to come back. A topic that

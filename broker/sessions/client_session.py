@@ -183,6 +183,10 @@ class ClientSession:
     closed_ms: int = 0
     position: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    wildcards: int = 0
+    """How many of them hold a wildcard filter."""
+    filters_bytes: int = 0
+    """Bytes of all filters."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Queue id -> next offset; `NO_OFFSETS` for one that ends with its connection, whose place its proxy knows."""
     inflight: Sequence[tuple[int, int, int]] = ()

@@ -139,6 +139,7 @@ class Sessions:
         expiry_s_max: int,
         sessions_max: int,
         subscriptions_max: int,
+        filters_max: int,
         now_ms: int,
         shared: SharedGroups,
         wills: Wills,
@@ -151,7 +152,9 @@ class Sessions:
         self._sessions = load_sessions(store.state, self._next_epoch, now_ms)
         self._owned: dict[object, set[str]] = {}
         self._expiry = ExpiryQueue(self._sessions)
-        self._book = SubscriptionBook(store, filters, shared, subscribers, subscriptions_max=subscriptions_max)
+        self._book = SubscriptionBook(
+            store, filters, shared, subscribers, subscriptions_max=subscriptions_max, filters_max=filters_max
+        )
         self.wills = wills
         self.expired = 0
         self.taken_over = 0
@@ -205,8 +208,8 @@ class Sessions:
         known = self._known(request, now_ms)
         fenced = self._fence(known, request, owner)
         present = known is not None and known.durable and known.expiry_s > 0 and not request.clean
-        if known is not None and not present:
-            self._drop(known, now_ms)
+        if known is not None and not present:  # a proxy that continues subscribes to the same filters again
+            self._drop(known, now_ms, lost=bool(request.continues))
         session = known if present and known is not None else self._create(request)
         previous_epoch, session.epoch = session.epoch, self._next_epoch()
         session.expiry_s = min(request.expiry_s, self._expiry_s_max)
@@ -266,7 +269,7 @@ class Sessions:
             if session.durable and session.expiry_s > 0:
                 self._expiry.schedule(session)
             else:
-                self._drop(session, now_ms)
+                self._drop(session, now_ms, lost=True)
         return len(gone)
 
     def end(self, client_id: str, now_ms: int) -> OpenedSession | None:
@@ -434,8 +437,11 @@ class Sessions:
         return StateChange(state_kinds.SESSION_OFFSET, offset_key(session.client_id, queue_id), value)
 
     def _save(self, session: ClientSession, changes: Sequence[StateChange] = ()) -> None:
-        record = StateChange(state_kinds.SESSION, session.client_id.encode(), session.record())
-        session.position = self._store.append_state([record, *changes])
+        key, record = session.client_id.encode(), session.record()
+        stored = self._store.state.get(state_kinds.SESSION, key)
+        if not changes and stored is not None and stored[0] == record:
+            return  # a request that is repeated, however often, costs no room
+        session.position = self._store.append_state([StateChange(state_kinds.SESSION, key, record), *changes])
 
     def _save_first(self, session: ClientSession, changes: Sequence[StateChange]) -> None:
         """Write a new session; it does not exist when it cannot be written."""
@@ -457,10 +463,12 @@ class Sessions:
         with suppress(StoreFull):
             self._save(session, changes)
 
-    def _drop(self, session: ClientSession, now_ms: int, changes: Sequence[StateChange] = ()) -> None:
+    def _drop(
+        self, session: ClientSession, now_ms: int, changes: Sequence[StateChange] = (), *, lost: bool = False
+    ) -> None:
         written = list(changes)
         for topic_filter, subscription in session.subscriptions.items():
-            self._book.forget(session, topic_filter, subscription, now_ms, written)
+            self._book.forget(session, topic_filter, subscription, now_ms, written, lost=lost)
         key = session.client_id.encode()
         if self._store.state.get(state_kinds.SESSION, key) is not None:
             written.append(StateChange(state_kinds.SESSION, key, None))

@@ -35,11 +35,17 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.topics import inner_filter, share_of, validate_subscription
 from remoting.server.authorizer import ANONYMOUS
+from runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups
     from broker.store.log_store import LogStore
     from broker.subscriptions.filters import Filters, Subscribers
+
+LOG = get_logger("broker.subscriptions")
+
+FILTERS_BYTES_MAX = 1024 * 1024
+"""Bytes of all filters of a session, which are one record; one more is refused as one too many."""
 
 NOT_SUPPORTED = 0x83
 NOT_VALID = 0x8F
@@ -69,11 +75,14 @@ class SubscriptionBook:
         subscribers: Subscribers,
         *,
         subscriptions_max: int,
+        filters_max: int,
     ) -> None:
+        """`subscriptions_max` of one session, of which `filters_max` with wildcards."""
         self._store = store
         self._shared = shared
         self._filters = filters
         self._subscriptions_max = subscriptions_max
+        self._filters_max = filters_max
         self.subscribers = subscribers
         self.exact: ExactTopics = Unlimited(store)
 
@@ -81,9 +90,11 @@ class SubscriptionBook:
         """A session was read from the log: it holds its filters."""
         for topic_filter, subscription in session.subscriptions.items():
             inner = inner_filter(topic_filter)
+            session.filters_bytes += len(topic_filter.encode())
             self.subscribers.add(session.client_id, subscription.queue_id, subscription.options)
             if topics.is_wildcard(inner):
-                self._filters.acquire(inner.encode())
+                self._filters.acquire(inner.encode(), session.user)
+                session.wildcards += 1
             if inner is not topic_filter:
                 self._shared.join(topic_filter, session.client_id, subscription.queue_id)
 
@@ -96,13 +107,15 @@ class SubscriptionBook:
         if refusal:
             return _refused(refusal)
         try:
-            queue_id = self._queue_of(inner_filter(wanted.filter), session.user or ANONYMOUS)
-        except Refused:
+            queue_id = self._queue_of(session, inner_filter(wanted.filter))
+        except Refused as error:
+            LOG.info("filter_refused", client_id=session.client_id, filter=wanted.filter, reason=error.remark)
             return _refused(QUOTA)
         offset = live = self._store.reading.next_offset(queue_id)
         is_shared = share_of(wanted.filter) is not None
         if is_shared:
             self._shared.join(wanted.filter, session.client_id, queue_id)
+        session.filters_bytes += len(wanted.filter.encode())
         session.subscriptions[wanted.filter] = Subscription(
             wanted.qos, queue_id, wanted.options, wanted.subscription_id
         )
@@ -134,7 +147,11 @@ class SubscriptionBook:
             return NOT_VALID
         if wanted.history is not None and share_of(wanted.filter) is not None:
             return NOT_SUPPORTED  # a group has one place for all its members
-        return QUOTA if len(session.subscriptions) >= self._subscriptions_max else 0
+        if len(session.subscriptions) >= self._subscriptions_max:
+            return QUOTA
+        if session.filters_bytes + len(wanted.filter.encode()) > FILTERS_BYTES_MAX:
+            return QUOTA
+        return QUOTA if session.wildcards >= self._filters_max and topics.is_wildcard(wanted.filter) else 0
 
     def _again(
         self, session: ClientSession, known: Subscription, wanted: FilterRequest, changes: list[StateChange]
@@ -169,12 +186,16 @@ class SubscriptionBook:
         subscription: Subscription,
         now_ms: int,
         changes: list[StateChange],
+        *,
+        lost: bool = False,
     ) -> None:
-        """A subscription has been taken out: give back what it held."""
+        """A subscription has been taken out, or `lost` with its proxy: give back what it held."""
         inner = inner_filter(topic_filter)
+        session.filters_bytes -= len(topic_filter.encode())
         self.subscribers.remove(session.client_id, subscription.queue_id, subscription.options)
         if topics.is_wildcard(inner):
-            self._filters.release(inner.encode(), now_ms)
+            self._filters.release(inner.encode(), now_ms, lost=lost)
+            session.wildcards -= 1
         if inner is not topic_filter:
             self._shared.release(topic_filter, session.client_id)
             return
@@ -191,11 +212,13 @@ class SubscriptionBook:
         if self._store.state.get(state_kinds.SESSION_OFFSET, key) is not None:
             changes.append(StateChange(state_kinds.SESSION_OFFSET, key, None))
 
-    def _queue_of(self, topic_filter: str, user: str) -> int:
+    def _queue_of(self, session: ClientSession, topic_filter: str) -> int:
         encoded = topic_filter.encode()
         if topics.is_wildcard(topic_filter):
-            return self._filters.acquire(encoded)
-        return self.exact.subscribed(names.light_queue_name(encoded), user)
+            queue_id = self._filters.acquire(encoded, session.user)
+            session.wildcards += 1
+            return queue_id
+        return self.exact.subscribed(names.light_queue_name(encoded), session.user or ANONYMOUS)
 
 
 def _refused(code: int) -> SubscribeResult:

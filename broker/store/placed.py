@@ -58,6 +58,26 @@ def parts_of(placed: Sequence[Placed]) -> tuple[list[bytes], list[list[Queues]]]
     return images, queues
 
 
+def spread(parts: Sequence[Placed], queues_max: int) -> list[Placed]:
+    """The same messages, none for more than `queues_max` queues: what is over is in further images at the end.
+
+    A message keeps its number and its first queues, among them its parent's. The messages of a topic have the same
+    queues, so that each queue gets them in their order.
+    """
+    kept: list[Placed] = []
+    images: list[bytes] = []
+    behind: list[Queues] = []
+    for part in parts:
+        at = 0
+        for image, queues in part:
+            for first in range(queues_max, len(queues), queues_max):
+                images.append(part.images[at : at + image.total])
+                behind.append(queues[first : first + queues_max])
+            at += image.total
+        kept.append(Placed(part.images, [queues[:queues_max] for queues in part.queues], part.count))
+    return [*kept, Placed(b"".join(images), behind, 0)]
+
+
 def together(parts: Sequence[Placed]) -> Placed:
     """The messages of all parts, in order, as one."""
     if len(parts) == 1:

@@ -23,6 +23,7 @@ class SubscriptionFeature(Feature):
             store,
             expiry_ms=config.filter_expiry_s * 1_000,
             filters_max=limits.filters_max,
+            per_user_max=limits.filters_per_user_max,
             now_ms=tools.identity.started_ms,
         )
         self.dispatcher = Dispatcher(
@@ -47,7 +48,7 @@ class SubscriptionFeature(Feature):
         return self.followers.handlers()
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Delete the queues of wildcard filters that have had no subscriber for long."""
+        """Delete queues of wildcard filters that have no subscriber any more."""
         return {"filter_expired": self.filters.expire(now_ms)}
 
     def status(self) -> dict[str, int]:

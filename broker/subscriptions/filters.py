@@ -2,8 +2,12 @@
 
 A filter gets its light queue when it is first subscribed; the FILTER record is in the log before the subscription is
 answered, so "from here on" is exact. `Filters` counts the subscriptions that use a filter: those of durable sessions
-count across restarts, those of clean sessions as long as their proxy is connected. When the last one has been away for
-`expiry_ms` the queue is deleted; a later subscriber gets a new queue with a new id.
+count across restarts, those of clean sessions as long as their proxy is connected. When the last one was given up or
+its session has ended, the queue is deleted with the next upkeep; when its proxy was lost, after `expiry_ms`, so that a
+proxy that comes back reads on. A later subscriber gets a new queue with a new id.
+
+A queue costs every message that matches it an entry, and there are at most `filters_max`: so it is charged to the user
+whose subscription made it, who may have at most `per_user_max` of them. Clients without a user are one user.
 
 `Subscribers` counts the subscriptions of all sessions by queue, which shows whether a message's topic has a subscriber:
 those of clients that are away and of members of shared subscriptions too. A subscription with No Local does not count
@@ -27,6 +31,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from broker.store.placed import property_value
@@ -47,17 +52,25 @@ if TYPE_CHECKING:
 
 _QUEUE_ID = struct.Struct("<I")
 
+EXPIRED_PER_STEP_MAX = 1_000
+"""Queues deleted in one turn of the loop."""
+
 
 class Filters:
     """Wildcard filters, their queue ids and the number of subscriptions to each."""
 
-    def __init__(self, store: LogStore, *, expiry_ms: int, filters_max: int, now_ms: int) -> None:
+    def __init__(self, store: LogStore, *, expiry_ms: int, filters_max: int, per_user_max: int, now_ms: int) -> None:
         self._store = store
         self._expiry_ms = expiry_ms
         self._filters_max = filters_max
+        self._per_user_max = per_user_max
         self._queue_ids: dict[bytes, int] = {}
         self._holders: dict[bytes, int] = {}
-        self._idle_since_ms: dict[bytes, int] = {}
+        self._due_ms: dict[bytes, int] = {}
+        """Filter without a subscription -> when its queue is deleted."""
+        self._users: dict[bytes, str | None] = {}
+        """Filter -> who is charged; not known yet for one that nobody has subscribed to since the start."""
+        self._charged: dict[str | None, int] = {}
         self._trie: FilterTrie[int] = FilterTrie()
         self._listeners: list[Callable[[bytes], None]] = []
         self.expired = 0
@@ -66,7 +79,7 @@ class Filters:
             queue_id = _QUEUE_ID.unpack(value)[0]
             self._queue_ids[topic_filter] = queue_id
             self._trie.add(topic_filter, queue_id)
-            self._idle_since_ms[topic_filter] = now_ms
+            self._due_ms[topic_filter] = now_ms + expiry_ms
 
     def __len__(self) -> int:
         return len(self._queue_ids)
@@ -87,32 +100,35 @@ class Filters:
         """Number of subscriptions to the filter now."""
         return self._holders.get(topic_filter, 0)
 
-    def acquire(self, topic_filter: bytes) -> int:
+    def acquire(self, topic_filter: bytes, user: str | None = None) -> int:
         """One more subscription on the filter; returns its queue id, creating queue and record when it is new.
 
         Raises:
-            Refused: `filters_max` wildcard queues exist already.
+            Refused: `filters_max` wildcard queues exist already, or `user` has as many as one may have.
         """
         queue_id = self._queue_ids.get(topic_filter)
         if queue_id is None:
-            queue_id = self._create(topic_filter)
+            queue_id = self._create(topic_filter, user)
+        if topic_filter not in self._users:
+            self._users[topic_filter] = user
+            self._charged[user] = self._charged.get(user, 0) + 1
         self._holders[topic_filter] = self._holders.get(topic_filter, 0) + 1
-        self._idle_since_ms.pop(topic_filter, None)
+        self._due_ms.pop(topic_filter, None)
         return queue_id
 
-    def release(self, topic_filter: bytes, now_ms: int) -> None:
-        """One subscription less; the last one starts the expiry."""
+    def release(self, topic_filter: bytes, now_ms: int, *, lost: bool) -> None:
+        """One subscription less; after the last one the queue is deleted, later if it was `lost` with its proxy."""
         left = self._holders[topic_filter] - 1
         assert left >= 0, topic_filter
         if left:
             self._holders[topic_filter] = left
             return
         del self._holders[topic_filter]
-        self._idle_since_ms[topic_filter] = now_ms
+        self._due_ms[topic_filter] = now_ms + self._expiry_ms if lost else now_ms
 
     def expire(self, now_ms: int) -> int:
-        """Delete the queues without a subscription for `expiry_ms`; returns how many."""
-        due = [name for name, since in self._idle_since_ms.items() if now_ms - since >= self._expiry_ms]
+        """Delete queues whose time has come, a bounded number at once; returns how many."""
+        due = list(islice((name for name, due_ms in self._due_ms.items() if due_ms <= now_ms), EXPIRED_PER_STEP_MAX))
         if not due:
             return 0
         self._store.queues.delete(
@@ -120,15 +136,31 @@ class Filters:
         )
         for topic_filter in due:
             queue_id = self._queue_ids.pop(topic_filter)
-            del self._idle_since_ms[topic_filter]
+            del self._due_ms[topic_filter]
             self._trie.remove(topic_filter, queue_id)
+            self._discharge(topic_filter)
             self._announce(topic_filter)
         self.expired += len(due)
         return len(due)
 
-    def _create(self, topic_filter: bytes) -> int:
+    def _discharge(self, topic_filter: bytes) -> None:
+        if topic_filter not in self._users:
+            return
+        user = self._users.pop(topic_filter)
+        left = self._charged[user] - 1
+        if left:
+            self._charged[user] = left
+        else:
+            del self._charged[user]
+
+    def _create(self, topic_filter: bytes, user: str | None) -> int:
         if len(self._queue_ids) >= self._filters_max:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"filters_max {self._filters_max} wildcard filters exist already")
+        if self._charged.get(user, 0) >= self._per_user_max:
+            remark = (
+                f"filters_per_user_max: {user or 'clients without a user'} made {self._per_user_max} filters already"
+            )
+            raise Refused(ResponseCode.SYSTEM_BUSY, remark)
         queue_id = self._store.queues.open(names.light_queue_name(topic_filter))
         self._store.append_state([StateChange(state_kinds.FILTER, topic_filter, _QUEUE_ID.pack(queue_id))])
         self._queue_ids[topic_filter] = queue_id

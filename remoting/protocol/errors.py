@@ -2,7 +2,8 @@
 
     LightMQError
     ├── LocalMisuse       the caller broke a rule of an interface; a bug on this side of the wire
-    │   └── RecordTooLarge a record that no segment of the log can hold
+    │   ├── RecordTooLarge a record that no segment of the log can hold
+    │   └── TooManyQueues a record with more queues than one can name
     ├── RemoteViolation   the peer sent what the protocol forbids; becomes an event and a close
     │   └── CorruptRecord a record whose bytes contradict themselves (magic, sizes, position, checksum)
     └── Refused           a valid request that is refused: a response code and a remark for the peer
@@ -25,6 +26,10 @@ class LocalMisuse(LightMQError):
 
 class RecordTooLarge(LocalMisuse):
     """A message too large for the log; the caller's limits must be lower."""
+
+
+class TooManyQueues(LocalMisuse):
+    """A message for more queues than one record can name; several records can."""
 
 
 class RemoteViolation(LightMQError):

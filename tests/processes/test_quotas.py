@@ -13,6 +13,7 @@ from tests.processes.rig import DEADLINE_S, Client, Server, no_traceback
 
 pytestmark = pytest.mark.processes
 RATE = 200
+ENDED = 'rocketmq_broker_drops_total{reason="filter_expired"}'
 MESSAGES = 700
 
 
@@ -87,3 +88,50 @@ def counted(server: Server, name: str) -> float:
             if line.startswith(name):
                 return float(line.rpartition(" ")[2])
     return 0
+
+
+def test_subscribers_cannot_take_a_topic_from_its_publishers(tmp_path: Path) -> None:
+    """More filters match than one record names: every message reaches each, and the filters go with their client."""
+    levels = [f"l{number}" for number in range(9)]
+    topic = "/".join(levels)
+    few = [
+        ["+" if mask >> at & 1 else levels[at] for at in range(count)]
+        for count in range(10)
+        for mask in range(1 << count)
+    ]
+    filters = ["/".join([*one, "#"]) for one in few] + ["/".join(one) for one in few[-511:]]
+    filters = filters[:1_200]
+    server = Server(tmp_path / "data", "--set=broker.limits.filters_per_session_max=600")
+    server.start()
+    try:
+        exact, first, second = (Client(server, name) for name in ("exact", "first", "second"))
+        exact.subscribe((topic, 1))
+        codes = [
+            code for at in range(0, 600, 100) for code in first.subscribe(*[(one, 1) for one in filters[at : at + 100]])
+        ]
+        codes += [
+            code
+            for at in range(600, 1_200, 100)
+            for code in second.subscribe(*[(one, 1) for one in filters[at : at + 100]])
+        ]
+        assert codes == [1] * 1_200
+        assert second.subscribe(("over/#", 1), ("over", 1)) == [0x80, 1]
+        publisher = Client(server, "publisher")
+        publisher.publish_many(topic, 0, 20)
+        for client in (exact, first, second):
+            client.until(lambda client=client: set(client.numbers(topic)) == set(range(20)))  # type: ignore[misc]
+        assert exact.numbers(topic) == list(range(20))
+        first.close()
+        second.close()
+        until = time.monotonic() + DEADLINE_S
+        while counted(server, ENDED) < len(filters) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert counted(server, ENDED) == len(filters)
+        publisher.publish_many(topic, 20, 5)
+        exact.until(lambda: exact.numbers(topic) == list(range(25)))
+        exact.close()
+        publisher.close()
+        server.end(15)
+        no_traceback(server)
+    finally:
+        server.kill_if_running()

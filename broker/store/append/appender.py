@@ -17,7 +17,8 @@ from remoting.native.contracts import Encoded
 from remoting.protocol.records.image import encode_control_image
 
 QUEUES_PER_RECORD_MAX = 1024
-"""Queues one record may be dispatched to; a topic that matches more wildcard filters than this is refused."""
+"""Queues that one record names; a message for more of them, because so many wildcard filters match its topic, is
+written as several records."""
 
 
 def record_of(batch: Encoded, position: int, size: int) -> bytes:
@@ -35,8 +36,9 @@ class RecordEncoder:
     def __init__(self, log: CommitLog, index: QueueIndex, epoch: int, record_limit: int) -> None:
         self._log = log
         self._index = index
-        queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
-        self._encoder = native.core.make_encoder(epoch, record_limit, queues_max)
+        self.queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
+        """Queues that one record names."""
+        self._encoder = native.core.make_encoder(epoch, record_limit, self.queues_max)
         self.segments = native.core.make_segment_writer(self._encoder)
         """Does the whole of an append that stays within half a file."""
         self._segment: Segment | None = None
@@ -53,7 +55,8 @@ class RecordEncoder:
     ) -> Encoded:
         """Return the batch that appends the images of each part, then control records with these bodies.
 
-        Raises RecordTooLarge, LocalMisuse, OSError (no room for the next segment); the log is unchanged then.
+        Raises RecordTooLarge, TooManyQueues, LocalMisuse, OSError (no room for the next segment); the log is
+        unchanged then.
         """
         if controls:
             images = [*images, b"".join([encode_control_image(body, store_ms) for body in controls])]

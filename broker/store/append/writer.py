@@ -16,12 +16,13 @@ from broker.store.index.index_flusher import IndexFlusher
 from broker.store.keys.key_store import KeyStore
 from broker.store.log.confirm import Confirm
 from broker.store.log.failure import DiskGuard, Failure
-from broker.store.placed import Placed, Queues, parts_of
+from broker.store.placed import Placed, Queues, parts_of, spread
 from broker.store.recovery.opening import Opened
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange, encode_changes, split_batches
 from remoting.native.contracts import KEPT_BYTES_MAX, Encoded
+from remoting.protocol.errors import TooManyQueues
 from remoting.protocol.records.record import RecordView
 from runtime.clock import Clock
 
@@ -129,6 +130,15 @@ class Writer:
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse; nothing is appended then.
         """
+        try:
+            return self._append_all(placed, changes, atomic=atomic, essential=essential)
+        except TooManyQueues:  # nothing was written
+            fitting = spread(placed, self._appender.queues_max)
+            return self._append_all(fitting, changes, atomic=atomic, essential=essential)
+
+    def _append_all(
+        self, placed: Sequence[Placed], changes: Sequence[StateChange], *, atomic: bool, essential: bool
+    ) -> Encoded:
         if changes or self._failure.error is not None or self._guard.full or self._armed:
             return self._append(placed, changes, atomic=atomic, essential=essential)
         log, tail, now_ms = self._log, self._tail, self._now_ns() // 1_000_000

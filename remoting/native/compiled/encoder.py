@@ -28,7 +28,7 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX, RETAINED_MASK, RETAINED_VALUE
-from remoting.protocol.errors import LocalMisuse, RecordTooLarge
+from remoting.protocol.errors import LocalMisuse, RecordTooLarge, TooManyQueues
 from remoting.protocol.records import record
 from remoting.protocol.records.record import HEADER_SIZE
 
@@ -198,7 +198,7 @@ class Encoder:
             if not _is_count(head):
                 raise LocalMisuse(f"{head.count} messages in a record with flags {head.flags:#x}")
             if count > self._queues_max:
-                raise LocalMisuse(f"a record for {count} queues; at most {self._queues_max}")
+                raise TooManyQueues(f"a record for {count} queues; at most {self._queues_max}")
             size = head.total + PAIR * count
             if size > self._record_limit:
                 raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")

@@ -30,7 +30,7 @@ from remoting.native.contracts import (
 from remoting.native.contracts import EntryBlock as AnyBlock
 from remoting.native.contracts import Ring as AnyRing
 from remoting.native.vectors import Column, column
-from remoting.protocol.errors import CorruptRecord, LocalMisuse, RecordTooLarge
+from remoting.protocol.errors import CorruptRecord, LocalMisuse, RecordTooLarge, TooManyQueues
 from remoting.protocol.records.image import stamp
 from remoting.protocol.records.record import (
     BATCH,
@@ -379,7 +379,7 @@ class Encoder:
         if magic not in (MESSAGE, BATCH, CONTROL) or not is_count(magic, view.flags, view.count):
             raise LocalMisuse(f"{view.count} messages in a record with flags {view.flags:#x}")
         if len(queues) > self._queues_max:
-            raise LocalMisuse(f"a record for {len(queues)} queues; at most {self._queues_max}")
+            raise TooManyQueues(f"a record for {len(queues)} queues; at most {self._queues_max}")
         size = view.total + DISPATCH_SIZE * len(queues)
         if size > self._record_limit:
             raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")

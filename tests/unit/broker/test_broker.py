@@ -42,7 +42,7 @@ async def test_when_the_store_fails_the_refusal_is_the_answer(running) -> None:
 async def test_upkeep_expires_and_counts(running) -> None:
     filters = running.broker.subscriptions.filters
     filters.acquire(b"a/#")
-    filters.release(b"a/#", running.clock.now_ms())
+    filters.release(b"a/#", running.clock.now_ms(), lost=True)
     running.clock.advance_ms(running.config.filter_expiry_s * 1_000)
     running.broker.maintain(running.clock.now_ms())
     assert len(filters) == 0

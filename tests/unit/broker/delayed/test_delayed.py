@@ -44,7 +44,7 @@ class World:
     def build(self) -> None:
         store = self.store = self.bench.store
         self.topics = Topics(store, topics_max=100)
-        filters = Filters(store, expiry_ms=0, filters_max=100, now_ms=0)
+        filters = Filters(store, expiry_ms=0, filters_max=100, per_user_max=100, now_ms=0)
         dispatcher = Dispatcher(store, self.topics, filters, cached_topics_max=100, queue_count=1)
         choice = QueueChoice(
             self.topics, dispatcher, queue_count=1, auto_create=True, message_size_bytes_max=4_000_000,

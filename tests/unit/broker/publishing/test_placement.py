@@ -17,7 +17,7 @@ from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_MQTT, FLAG_ST
 
 def make(store, *, auto_create: bool = True) -> tuple[Topics, Placement]:
     topics = Topics(store, topics_max=100)
-    filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
+    filters = Filters(store, expiry_ms=0, filters_max=10, per_user_max=10, now_ms=0)
     dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=4, auto_create=auto_create)
     limits = {"message_size_bytes_max": 10, "properties_bytes_max": 200}
     choice = QueueChoice(topics, dispatcher, queue_count=4, auto_create=auto_create, **limits)

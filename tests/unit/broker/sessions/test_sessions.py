@@ -30,13 +30,13 @@ from remoting.protocol.records import names
 
 
 def make(store, now_ms: int = 0, will_grace_ms: int = 0, **limits) -> tuple[Filters, Sessions]:
-    filters = Filters(store, expiry_ms=1_000, filters_max=100, now_ms=now_ms)
+    filters = Filters(store, expiry_ms=1_000, filters_max=100, per_user_max=100, now_ms=now_ms)
     parts = {
         "shared": SharedGroups(store),
         "wills": Wills(store, grace_ms=will_grace_ms, now_ms=now_ms),
         "subscribers": Subscribers(),
     }
-    defaults = {"expiry_s_max": 100, "sessions_max": 100, "subscriptions_max": 100}
+    defaults = {"expiry_s_max": 100, "sessions_max": 100, "subscriptions_max": 100, "filters_max": 100}
     return filters, Sessions(store, filters, now_ms=now_ms, **parts, **(defaults | limits))
 
 
@@ -197,6 +197,62 @@ def test_limits_and_invalid_filters_get_their_reason_codes(bench) -> None:
     assert [result.code for result in results] == [NOT_VALID, 1, QUOTA]
     with pytest.raises(Refused, match="sessions_max"):
         sessions.open(opening("d"), "p", 0)
+
+
+def test_wildcard_filters_of_a_session_have_a_limit_of_their_own(bench) -> None:
+    """Shared ones count, others do not; what is given up makes room; a stored session knows its number."""
+    _filters, sessions = make(bench.store, filters_max=2)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+
+    def subscribe(*names: str) -> list[int]:
+        results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(*[(name, 1) for name in names])))
+        return [result.code for result in results]
+
+    assert subscribe("a/#", "$share/g/b/#", "c/#", "d", "a/#") == [1, 1, QUOTA, 1, 1]
+    sessions.unsubscribe(UnsubscribeRequest("c", epoch, True, ["$share/g/b/#"]), 0)
+    assert subscribe("c/#", "e/#") == [1, QUOTA]
+    _filters, sessions = make(bench.reopen(), filters_max=2)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    assert subscribe("e/#", "f") == [QUOTA, 1]
+
+
+def test_filters_of_a_session_have_a_limit_of_bytes(bench) -> None:
+    """They are one record of the log, which has a largest size."""
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    names_ = [f"{number}/{'x' * 16_000}" for number in range(70)]
+    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(*[(name, 1) for name in names_])))
+    assert [result.code for result in results] == [1] * 65 + [QUOTA] * 5
+    sessions.unsubscribe(UnsubscribeRequest("c", epoch, True, names_[:1]), 0)
+    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted((names_[68], 1), (names_[69], 1))))
+    assert [result.code for result in results] == [1, QUOTA]
+
+
+def test_a_repeated_subscribe_writes_nothing(bench) -> None:
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    request = SubscribeRequest("c", epoch, True, wanted(("a", 1), ("b/#", 2)))
+    sessions.subscribe(request)
+    before = bench.store.end_position
+    assert [result.existed for result in sessions.subscribe(request)[0]] == [True, True]
+    assert bench.store.end_position == before
+    sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a", 0))))
+    assert bench.store.end_position > before
+
+
+def test_filters_of_a_session_that_ends_go_with_it(bench) -> None:
+    """Those of one whose proxy was lost stay for it, and for one that continues."""
+    filters, sessions = make(bench.store)
+    for client_id in ("left", "lost", "clean", "again"):
+        epoch = sessions.open(opening(client_id, clean=True), client_id, 0).reply.epoch
+        sessions.subscribe(SubscribeRequest(client_id, epoch, False, wanted((f"{client_id}/#", 1))))
+        if client_id == "left":
+            sessions.close(SessionClose(client_id, epoch, False, [], []), 0)
+    sessions.owner_closed("lost", 0)
+    sessions.open(opening("clean", clean=True), "p", 0)
+    sessions.open(opening("again", clean=True, continues=epoch), "again", 0)
+    assert filters.expire(0) == 2
+    assert [len(filters.match(b"%b/x" % name)) for name in (b"left", b"lost", b"clean", b"again")] == [0, 1, 0, 1]
 
 
 def test_an_offset_never_moves_back(bench) -> None:

@@ -85,13 +85,14 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
 def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_takes_its_own(bench) -> None:
     sessions = Sessions(
         bench.store,
-        Filters(bench.store, expiry_ms=1_000, filters_max=9, now_ms=0),
+        Filters(bench.store, expiry_ms=1_000, filters_max=9, per_user_max=9, now_ms=0),
         shared=SharedGroups(bench.store),
         wills=Wills(bench.store, grace_ms=0, now_ms=0),
         subscribers=Subscribers(),
         expiry_s_max=9,
         sessions_max=9,
         subscriptions_max=9,
+        filters_max=9,
         now_ms=0,
     )
     epoch = sessions.open(SessionOpen("c", False, None, 9), "p", 0).reply.epoch

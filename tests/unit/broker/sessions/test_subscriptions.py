@@ -18,12 +18,14 @@ from tests.support.images import placed
 
 @pytest.fixture
 def filters(bench) -> Filters:
-    return Filters(bench.store, expiry_ms=1_000, filters_max=1, now_ms=0)
+    return Filters(bench.store, expiry_ms=1_000, filters_max=1, per_user_max=1, now_ms=0)
 
 
 @pytest.fixture
 def book(bench, filters) -> SubscriptionBook:
-    return SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=2)
+    return SubscriptionBook(
+        bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=2, filters_max=2
+    )
 
 
 def make() -> ClientSession:
@@ -54,13 +56,17 @@ def test_subscribing_again_changes_options_but_not_the_offset(book) -> None:
 
 def test_every_subscription_counts_as_a_subscriber_of_its_queue(bench, filters) -> None:
     """Exact and wildcard, shared too, restored, repeated with other options; until it is given back."""
-    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
+    book = SubscriptionBook(
+        bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5, filters_max=5
+    )
     session = make()
     own = RecordView(encode_mqtt_image(b"a/b", b"", 0, 0, b"c"))
     for topic_filter in ("a/b", "a/+", "$share/g/a/b", "$share/g/a/+"):
         queues = (0, book.subscribe(session, FilterRequest(topic_filter, 1), []).queue_id)
         assert book.subscribers.want(own, queues)
-        restored = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
+        restored = SubscriptionBook(
+            bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5, filters_max=5
+        )
         restored.restore(session)
         assert restored.subscribers.want(own, queues)
         if not topic_filter.startswith("$share"):
@@ -96,7 +102,7 @@ def test_a_restored_session_references_its_filters_and_gives_them_back(book, fil
 def test_a_shared_subscription_references_its_inner_queue_and_its_group(bench, filters) -> None:
     """Its offset is the group's: an ordinary subscription of the same filter keeps its own."""
     shared = SharedGroups(bench.store)
-    book = SubscriptionBook(bench.store, filters, shared, Subscribers(), subscriptions_max=5)
+    book = SubscriptionBook(bench.store, filters, shared, Subscribers(), subscriptions_max=5, filters_max=5)
     session = make()
     plain = book.subscribe(session, FilterRequest("a/+", 1), [])
     changes = []
@@ -106,7 +112,7 @@ def test_a_shared_subscription_references_its_inner_queue_and_its_group(bench, f
     assert filters.holders(b"a/+") == 2
     assert shared.holders("$share/g/a/+") == 1
     again = SharedGroups(bench.store)
-    SubscriptionBook(bench.store, filters, again, Subscribers(), subscriptions_max=5).restore(session)
+    SubscriptionBook(bench.store, filters, again, Subscribers(), subscriptions_max=5, filters_max=5).restore(session)
     assert again.holders("$share/g/a/+") == 1
     assert filters.holders(b"a/+") == 4
     book.forget(session, "$share/g/a/+", session.subscriptions.pop("$share/g/a/+"), 0, [])
@@ -117,7 +123,9 @@ def test_a_shared_subscription_references_its_inner_queue_and_its_group(bench, f
 
 def test_history_starts_lower_in_the_queue_and_moves_an_existing_offset(bench, filters) -> None:
     """Repeated with a start the subscription goes back; a shared one has no history."""
-    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
+    book = SubscriptionBook(
+        bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5, filters_max=5
+    )
     session = make()
     queue_id = book.subscribe(session, FilterRequest("a/b", 1), []).queue_id
     bench.store.append(*([placed((queue_id,))] * 5))

@@ -27,7 +27,7 @@ class Sink:
         self.bench = bench
         store = bench.store
         topics = Topics(store, topics_max=10)
-        filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
+        filters = Filters(store, expiry_ms=0, filters_max=10, per_user_max=10, now_ms=0)
         dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=1)
         limits = {"message_size_bytes_max": 1_000, "properties_bytes_max": 1_000}
         placement = Placement(QueueChoice(topics, dispatcher, queue_count=1, auto_create=True, **limits))

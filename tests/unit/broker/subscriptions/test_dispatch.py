@@ -15,7 +15,7 @@ from remoting.protocol.records import names
 
 def make(store, **options) -> tuple[Topics, Filters, Dispatcher]:
     topics = Topics(store, topics_max=100)
-    filters = Filters(store, expiry_ms=0, filters_max=100, now_ms=0)
+    filters = Filters(store, expiry_ms=0, filters_max=100, per_user_max=100, now_ms=0)
     defaults = {"cached_topics_max": 100, "queue_count": 4}
     return topics, filters, Dispatcher(store, topics, filters, **(defaults | options))
 
@@ -49,7 +49,7 @@ def test_only_the_topics_a_new_filter_matches_are_forgotten(bench) -> None:
     assert dispatcher.mqtt(b"a/1")[2:] == (queue_id,)
     assert dispatcher.mqtt(b"b/1")[2:] == ()
     assert dispatcher.misses == misses + 1
-    filters.release(b"a/+", 0)
+    filters.release(b"a/+", 0, lost=True)
     filters.expire(1)
     assert dispatcher.mqtt(b"a/1")[2:] == ()
 
@@ -99,7 +99,7 @@ def test_the_cache_never_differs_from_a_fresh_answer(bench, steps) -> None:
             assert list(dispatcher.mqtt(name)[2:]) == filters.match(name)
         elif name in held:
             held.remove(name)
-            filters.release(name, 0)
+            filters.release(name, 0, lost=True)
             filters.expire(1)
         else:
             held.add(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.subscriptions import filters as module
 from broker.subscriptions.filters import NO_LOCAL, Filters, Subscribers
 from remoting.protocol.errors import Refused
 from remoting.protocol.records.image import encode_image
@@ -11,7 +12,7 @@ from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_STAG
 
 
 def make(store, now_ms: int = 0, most: int = 10) -> Filters:
-    return Filters(store, expiry_ms=1_000, filters_max=most, now_ms=now_ms)
+    return Filters(store, expiry_ms=1_000, filters_max=most, per_user_max=most, now_ms=now_ms)
 
 
 def test_a_filter_has_one_queue_for_all_its_subscriptions(bench) -> None:
@@ -30,13 +31,55 @@ def test_the_queue_expires_only_after_the_last_subscription_and_is_created_anew(
     filters = make(bench.store)
     queue_id = filters.acquire(b"a/#")
     filters.acquire(b"a/#")
-    filters.release(b"a/#", 0)
+    filters.release(b"a/#", 0, lost=True)
     assert filters.expire(99_999) == 0
-    filters.release(b"a/#", 5_000)
+    filters.release(b"a/#", 5_000, lost=True)
     assert filters.expire(5_999) == 0
     assert filters.expire(6_000) == 1
     assert filters.match(b"a/b") == []
     assert filters.acquire(b"a/#") != queue_id
+
+
+def test_what_was_given_up_ends_with_the_next_upkeep_a_bounded_number_at_once(bench, monkeypatch) -> None:
+    """Only a proxy that was lost may come back for its filters."""
+    monkeypatch.setattr(module, "EXPIRED_PER_STEP_MAX", 3)
+    filters = make(bench.store)
+    for number in range(4):
+        filters.acquire(b"%d/#" % number)
+        filters.release(b"%d/#" % number, 5, lost=False)
+    filters.acquire(b"lost/#")
+    filters.release(b"lost/#", 5, lost=True)
+    filters.acquire(b"0/#")
+    assert (filters.expire(5), filters.expire(5)) == (3, 0)
+    assert (filters.match(b"0/a"), filters.match(b"1/a")) == ([filters.find(b"0/#")], [])
+    assert len(filters.match(b"lost/a")) == 1
+
+
+def test_filters_are_charged_to_the_user_who_made_them(bench) -> None:
+    """Others may still make theirs; who subscribes to a filter that exists costs nothing."""
+    filters = Filters(bench.store, expiry_ms=1_000, filters_max=10, per_user_max=2, now_ms=0)
+    filters.acquire(b"a/#", "anna")
+    filters.acquire(b"b/#", "anna")
+    with pytest.raises(Refused, match="filters_per_user_max: anna"):
+        filters.acquire(b"c/#", "anna")
+    filters.acquire(b"c/#", "bob")
+    filters.acquire(b"c/#", "anna")
+    filters.acquire(b"d/#", None)
+    filters.acquire(b"e/#", None)
+    with pytest.raises(Refused, match="clients without a user"):
+        filters.acquire(b"f/#", None)
+    filters.release(b"a/#", 0, lost=False)
+    assert filters.expire(0) == 1
+    filters.acquire(b"g/#", "anna")
+
+
+def test_after_a_restart_they_are_charged_to_who_subscribes_first(bench) -> None:
+    make(bench.store).acquire(b"a/#", "anna")
+    filters = Filters(bench.reopen(), expiry_ms=1_000, filters_max=10, per_user_max=1, now_ms=0)
+    filters.acquire(b"a/#", "bob")
+    with pytest.raises(Refused, match="bob"):
+        filters.acquire(b"b/#", "bob")
+    filters.acquire(b"b/#", "anna")
 
 
 def test_a_filter_survives_a_restart_and_expires_without_subscribers(bench) -> None:

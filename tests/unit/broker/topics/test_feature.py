@@ -112,7 +112,7 @@ def test_names_outside_every_topic_belong_to_none(bench) -> None:
     TopicRetention(bench.store, topics)
     topics.put(TopicSettings(name="plant", attributes={"retention.ms": "1"}))
     bench.store.queues.open_all([b"%LMQ%no.escape", b"other"])
-    Filters(bench.store, expiry_ms=1, filters_max=5, now_ms=0).acquire(b"plant/+")
+    Filters(bench.store, expiry_ms=1, filters_max=5, per_user_max=5, now_ms=0).acquire(b"plant/+")
     assert bench.store.groups.names() == [b"plant"]
 
 

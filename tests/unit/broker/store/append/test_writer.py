@@ -9,6 +9,7 @@ import pytest
 
 from broker.store.errors import StoreFailed, StoreFull
 from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, RecordView
 from tests.sim.stores import StoreBench, bodies, message
 
@@ -31,6 +32,28 @@ def test_retained_message_set_and_cleared(bench: StoreBench) -> None:
     gone = store.append(message([queue], b"", flags=flags, mqtt_topic=b"a/b")).first_position
     assert store.state.get(state_kinds.RETAINED, b"a/b") is None
     assert heard == [(b"a/b", b"", at), (b"a/b", None, gone)]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_message_for_more_queues_than_a_record_names_reaches_all(bench: StoreBench, fast: bool) -> None:
+    """In one append, also with state changes and after a restart: whoever opens queues refuses nobody's message."""
+    store = bench.store
+    queues = [store.queues.open(b"q%d" % number) for number in range(75)]  # 32 to a record, with this index
+    bench.settle()
+    changes = [] if fast else [StateChange(state_kinds.LEDGER, b"k", b"v")]
+    flags = FLAG_MQTT | FLAG_RETAIN
+    first = message([queues[0]], b"0")
+    wide = message(queues, b"wide", flags=flags, mqtt_topic=b"a/b")
+    appended = store.append(first, wide, message([queues[-1]], b"2"), changes=changes)
+    assert appended.offsets[:3] == [0, 1, 0]
+    bench.settle()
+    for opened in (lambda: store, bench.reopen):
+        again = opened()
+        assert bodies(again, queues[0]) == [b"0", b"wide"]
+        assert bodies(again, queues[40]) == [b"wide"]
+        assert bodies(again, queues[-1]) == [b"2", b"wide"]
+        position = again.state.get(state_kinds.RETAINED, b"a/b")[1]
+        assert bytes(RecordView(again.reading.read_at(position)).body) == b"wide"
 
 
 def test_store_time_never_goes_back(bench: StoreBench) -> None:

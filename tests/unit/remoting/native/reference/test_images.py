@@ -36,7 +36,7 @@ def core(request: pytest.FixtureRequest) -> Core:
 
 def placement_of(store, *, auto_create: bool = True) -> QueueChoice:
     topics = Topics(store, topics_max=20)
-    filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
+    filters = Filters(store, expiry_ms=0, filters_max=10, per_user_max=10, now_ms=0)
     dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=3, auto_create=auto_create)
     limits = {"message_size_bytes_max": 200, "properties_bytes_max": 300}
     return QueueChoice(topics, dispatcher, queue_count=3, auto_create=auto_create, **limits)
