@@ -294,8 +294,6 @@ class ProxyConfig:
     in_flight_max: int = setting(4_096, minimum=1, maximum=16_384)
     """QoS 1 messages sent to one client and not yet acknowledged by it; further ones stay in the log. More than 1,024
     only for clients that acknowledge quickly."""
-    subscriptions_per_session_max: int = setting(1_000, minimum=1)
-    """Most filters of one session; further ones are refused in the SUBACK."""
     response_topic_prefix: str = ""
     """Beginning of the response topics of a client of MQTT 5 that asks for Response Information: it gets this
     prefix, its client id and a slash. Empty: it gets none. The access list decides who may read and write there."""
@@ -322,10 +320,6 @@ class ProxyConfig:
     """Bytes of pulled records kept for subscribers of one queue that are close together; the oldest are dropped."""
     offsets_commit_interval_ms: int = setting(200, minimum=1)
     """How often acknowledged offsets of sessions go to the broker. After a crash at most this much is sent again."""
-    session_expiry_s: int = setting(7 * 24 * 3600, minimum=60, maximum=0xFFFF_FFFF)
-    """Longest time a session is kept without its client. One that asks for longer, or that sets clean=false, gets this,
-    and learns so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back;
-    set `broker.session_expiry_s` to it too."""
     reconnect_delay_ms_max: int = setting(2_000, minimum=10)
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
     stop_deadline_ms: int = setting(5_000, minimum=100)

@@ -3,8 +3,8 @@
 The broker stores queue, subscription and start offset before it answers, and captures the retained messages at the same
 moment; the SUBACK follows that answer, so a subscription is effective before its SUBACK and nothing in between is
 missed. A filter subscribed again gets its new QoS and its retained messages; its position in the log stays
-[MQTT-3.8.4-3]. Filters that may not be read, or are above the limit, get a reason code (0x80 in 3.1.1) and change
-nothing else.
+[MQTT-3.8.4-3]. Filters that may not be read, or are above a limit of the broker, get a reason code (0x80 in 3.1.1) and
+change nothing else.
 Invariant: `by_filter` equals the broker's subscriptions of this session. Loop rule: on the loop's thread.
 """
 
@@ -50,8 +50,8 @@ from remoting.protocol.bodies.session_body import (
     decode,
     encode,
 )
-from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.records.topics import inner_filter, share_of, validate_subscription
 from runtime.logs import get_logger
 
@@ -65,7 +65,6 @@ _REFUSALS = {
     "invalid": ReasonCode.TOPIC_FILTER_INVALID,
     "too_wide": ReasonCode.TOPIC_FILTER_INVALID,
     "not_authorized": ReasonCode.NOT_AUTHORIZED,
-    "too_many": ReasonCode.QUOTA_EXCEEDED,
 }
 """Why a filter is refused -> reason code in the SUBACK."""
 
@@ -83,7 +82,6 @@ class SubscriptionParts:
     metrics: ProxyMetrics
     quotas: Quotas
     sys_tree: SysTree
-    filters_per_session_max: int
 
 
 class PendingSubscribe:
@@ -203,7 +201,7 @@ class Subscriptions:
             wanted = asked.request.filters[order]
             asked.codes[index] = result.code
             if result.code >= FAILURE:
-                self._parts.metrics.subscriptions.refused.child("broker").value += 1
+                self._count_refusal(wanted.filter, result.code)
                 continue
             source = self._granted(wanted, result.queue_id, result.code, result.offset)
             asked.moved.pop(wanted.filter, None)
@@ -306,7 +304,12 @@ class Subscriptions:
                 self._fresh_sys.pop(topic_filter, None)
 
     async def subscribe_again(self) -> None:
-        """After a loss of the broker: subscribe all filters again; a queue that is still the same is read on."""
+        """After a loss of the broker: subscribe all filters again; a queue that is still the same is read on.
+
+        Raises:
+            Refused: one is not granted any more; the connection is to end, so that its client subscribes and learns it.
+            LinkDownError: the broker is lost again.
+        """
         grants = {topic_filter: source.grant for topic_filter, source in self.by_filter.items()}
         filters = [
             FilterRequest(topic_filter, grant.qos, grant.options | RETAIN_HANDLING_NEVER, grant.subscription_id)
@@ -317,7 +320,10 @@ class Subscriptions:
         request = SubscribeRequest(self._client_id, self.epoch, self._durable, filters)
         reply = decode(Subscribed, await self._parts.link.request(RequestCode.SUBSCRIBE, encode(request)))
         for wanted, result in zip(filters, reply.results, strict=True):
-            if result.code < FAILURE and not self._ended:
+            if result.code >= FAILURE:
+                self._count_refusal(wanted.filter, result.code)
+                raise Refused(ResponseCode.SYSTEM_BUSY, f"the filter {wanted.filter} is not granted any more")
+            if not self._ended:
                 self._granted(wanted, result.queue_id, result.code, result.offset)
 
     def _restore_shared(
@@ -364,7 +370,6 @@ class Subscriptions:
     def _admit(self, topic_filter: str, start: HistoryStart | None, qos_allowed: Callable[[str], int]) -> int:
         """The highest QoS at which the filter may be subscribed to, or the reason code of its refusal."""
         reason, qos = "", REFUSED
-        filters_max = self._parts.filters_per_session_max
         problem = validate_subscription(topic_filter) if topic_filter.startswith("$") else None
         if problem is not None:
             reason = "invalid"
@@ -372,11 +377,16 @@ class Subscriptions:
             reason = "too_wide"
         elif (qos := qos_allowed(topic_filter if start is None else HISTORY_PREFIX + "/" + topic_filter)) == REFUSED:
             reason = "not_authorized"
-        elif topic_filter not in self.by_filter and len(self.by_filter) >= filters_max:
-            reason = "too_many"
         if not reason:
             return qos
-        self._parts.metrics.subscriptions.refused.child(reason).value += 1
-        detail = reason if problem is None else f"{reason}: {problem}"
-        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=detail)
+        self._refused(topic_filter, reason, reason if problem is None else f"{reason}: {problem}")
         return _REFUSALS[reason]
+
+    def _count_refusal(self, topic_filter: str, code: int) -> None:
+        """The broker has refused a filter."""
+        reason = "too_many" if code == ReasonCode.QUOTA_EXCEEDED else "broker"
+        self._refused(topic_filter, reason, reason)
+
+    def _refused(self, topic_filter: str, reason: str, detail: str) -> None:
+        self._parts.metrics.subscriptions.refused.child(reason).value += 1
+        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=detail)

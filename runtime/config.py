@@ -432,7 +432,8 @@ def unknown(source: str, what: str, name: str, known: Iterable[str]) -> str:
     candidates = list(known)
     section, _, leaf = name.rpartition(".")
     beside = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
-    near = _nearest(leaf, beside) or _nearest(leaf, candidates)
+    namesake = next((candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf), "")
+    near = namesake or _nearest(leaf, beside) or _nearest(leaf, candidates)
     hint = f"did you mean {near}?" if near else "known: " + ", ".join(_heads(beside or candidates))
     return f"{source}: unknown {what} {name}; {hint}"
 

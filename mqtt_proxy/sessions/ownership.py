@@ -55,15 +55,15 @@ class SessionOwnership:
         """The close to send once the session has been taken again; the connection has ended."""
 
     def want(self, event: ConnectRequested) -> None:
-        """The request of a CONNECT."""
+        """The request of a CONNECT; the broker says how long it keeps the session at most."""
         self.client_id, self._will = event.client_id, event.will
-        self.expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
+        self.expiry_s = event.session_expiry_s
         self.durable = self.expiry_s > 0
 
     def leave(self, event: Disconnected) -> None:
         """A DISCONNECT may change how long the session is kept."""
         if event.session_expiry_s is not None:
-            self._left_expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
+            self._left_expiry_s = event.session_expiry_s
 
     def take(self, identity: Identity, answered: Answered[SessionOpened], *, clean: bool) -> None:
         """Open the session, for the first time or again."""

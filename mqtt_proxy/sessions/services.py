@@ -288,9 +288,7 @@ class Services:
             retained_payload_bytes_max=config.quotas.retained_payload_bytes_max,
             report_no_subscribers=config.report_no_subscribers,
         )
-        self.subscribing = SubscriptionParts(
-            self.link, self.history, self.metrics, quotas, self.sys_tree, config.subscriptions_per_session_max
-        )
+        self.subscribing = SubscriptionParts(self.link, self.history, self.metrics, quotas, self.sys_tree)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work`; it is kept until it is done."""

@@ -83,6 +83,9 @@ class FakeBroker:
         self.pulled: list[list[tuple[int, int]]] = []
         self.refuse: dict[int, list[Refused]] = {}
         self.refused_topic: bytes | None = None
+        self.room = 1_000_000
+        """Records in one answer about log positions."""
+        self.subscriptions_max, self.expiry_s_max = 1_000, 0xFFFF_FFFF
         self.unwanted: set[bytes] = set()  # topics that have no subscriber
         self.holding = False
         self.status = b"{}"
@@ -231,7 +234,8 @@ class FakeBroker:
         return QueueRecords(queue_id, status, first, first + len(taken), base, end, taken)
 
     def _records_at(self, _peer: Peer, body: bytes) -> bytes:
-        return b"".join(self.by_position[at] for at in decode_records_at(body) if at in self.by_position)
+        there = [self.by_position[at] for at in decode_records_at(body) if at in self.by_position]
+        return b"".join(there[: self.room])
 
     def _offsets(self, peer: Peer, body: bytes) -> bytes:
         for key, queue_id, offset in decode_offsets(body):
@@ -265,7 +269,7 @@ class FakeBroker:
             for topic_filter, (qos, queue_id) in session.subscriptions.items()
         ]
         inflight = session.inflight + [InflightEntry(one, *place, qos=2) for one, place in session.exact.items()]
-        received, expiry_s = sorted(session.received), request.expiry_s
+        received, expiry_s = sorted(session.received), min(request.expiry_s, self.expiry_s_max)
         return encode(SessionOpened(present, session.epoch, stored, inflight, previous_epoch, received, expiry_s))
 
     def _flow(self, _peer: Peer, body: bytes) -> bytes:
@@ -347,6 +351,8 @@ class FakeBroker:
         return encode(Subscribed(results, retained))
 
     def _subscribe_one(self, session: FakeSession, topic_filter: str, qos: int) -> SubscribeResult:
+        if topic_filter not in session.subscriptions and len(session.subscriptions) >= self.subscriptions_max:
+            return SubscribeResult(0x97, 0, 0)
         inner = inner_filter(topic_filter)
         encoded = inner.encode()
         name = b"filter:" + encoded if is_wildcard(inner) else names.light_queue_name(encoded)

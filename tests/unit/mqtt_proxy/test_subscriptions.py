@@ -16,7 +16,8 @@ from tests.unit.mqtt_proxy.shared_world import message
 
 async def test_filters_beyond_the_limit_are_refused_one_by_one() -> None:
     """0x80 for them only; subscribing again to a known filter does not count."""
-    async with running(subscriptions_per_session_max=2) as rig:
+    async with running() as rig:
+        rig.broker.subscriptions_max = 2
         client = await rig.subscriber("s", ("a", 1), ("b", 1))
         client.send(packets.Subscribe(2, [("c", 1), ("a", 0)]))
         await settle()
@@ -97,9 +98,24 @@ async def test_clean_sessions_subscribe_again_after_a_loss() -> None:
         assert client.messages() == [("t", b"x", 1, False, False)]
 
 
+async def test_a_client_whose_filter_is_not_granted_again_is_told_by_its_connection() -> None:
+    """It would miss messages in silence otherwise."""
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 1), ("u", 1))
+        rig.broker.subscriptions_max = 1
+        await rig.broker.connections[0].close()
+        while not rig.link.up:
+            await settle(1)
+        await settle()
+        assert client.closed is not None
+        assert client.closed.startswith("broker_refused")
+        assert rig.count("subscriptions_refused_total{too_many}") == 1
+
+
 async def test_reason_codes_of_level_5() -> None:
     """One per filter, in both directions."""
-    async with running(subscriptions_per_session_max=1) as rig:
+    async with running() as rig:
+        rig.broker.subscriptions_max = 1
         client = await rig.client("s", level=5)
         client.received()
         rig.access.forbidden.add(b"secret")

@@ -23,14 +23,15 @@ def leave(client: Wire) -> None:
     client.close("disconnect")
 
 
-async def test_a_clean_session_has_no_expiry_and_another_has_the_configured_one() -> None:
-    async with running(session_expiry_s=77) as rig:
+async def test_a_clean_session_has_no_expiry_and_another_has_the_longest() -> None:
+    """Which the broker knows."""
+    async with running() as rig:
         await rig.client("a", clean=True, will=WILL, username="anna")
         await rig.client("b", clean=False)
         first, second = rig.broker.opened
         assert (first.clean, first.expiry_s, first.user) == (True, 0, "anna")
         assert first.will == will_spec(WILL, Identity("anna", anonymous=False, client_id=""))
-        assert (second.clean, second.expiry_s, second.user, second.will) == (False, 77, None, None)
+        assert (second.clean, second.expiry_s, second.user, second.will) == (False, NEVER, None, None)
 
 
 async def test_the_close_says_whether_the_client_disconnected_and_its_offsets() -> None:
@@ -151,7 +152,8 @@ async def test_a_client_that_leaves_before_the_session_is_open_gives_it_back() -
 
 
 async def test_mqtt_5_sets_the_session_expiry_and_a_disconnect_may_change_it() -> None:
-    async with running(session_expiry_s=500) as rig:
+    async with running() as rig:
+        rig.broker.expiry_s_max = 500
         wire = Wire(rig)
         hold = wire.handler._ownership
         connect = ConnectRequested("a", True, 0, None, None, None, 5, False, session_expiry_s=NEVER)
