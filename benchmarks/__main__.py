@@ -30,6 +30,7 @@ BENCHMARKS = {
     "queues": "benchmarks.queue_memory",
     "state": "benchmarks.state_upkeep",
     "pause": "benchmarks.state_pause",
+    "turns": "benchmarks.turns",
     "batch": "benchmarks.batch_records",
     "arrow": "benchmarks.gather_read",
     "replication": "benchmarks.replication_cost",

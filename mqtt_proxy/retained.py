@@ -2,7 +2,8 @@
 
 The broker answers a SUBSCRIBE with positions only. A run keeps them, requests the next step when the last one has been
 sent, and keeps at most one step of messages: ten thousand retained topics cost ten thousand numbers. A message that was
-replaced or removed meanwhile is left out of the answer; its successor arrives as a live message.
+replaced or removed meanwhile is left out of the answer; its successor arrives as a live message. An answer ends early
+where it is full, so only one without any message says that there is none.
 Invariant: at most one request in flight per run. Loop rule: on the loop's thread.
 """
 
@@ -73,6 +74,9 @@ class RetainedRun:
         error = task.exception()
         if error is None:
             self.ready.extend(map(_retained, iter_records(task.result())))
+            if self.ready:  # the answer ends where it was full: what lies behind its last message is asked for again
+                last = step.index(self.ready[-1][0])
+                self._positions.extendleft(reversed(step[last + 1 :]))
         else:
             LOG.warning("retained_not_read", positions=len(step), error=str(error))
             self._positions.extendleft(reversed(step))

@@ -65,8 +65,10 @@ QUEUES_PER_PULL_MAX = 100_000
 """Queues of one MULTI_PULL; more are refused."""
 EVERYTHING = "#"
 """Resource of all topics."""
-POSITIONS_PER_REQUEST_MAX = 100_000
+POSITIONS_PER_REQUEST_MAX = 1_024
 """Positions of one RECORDS_AT; more are refused."""
+RECORDS_AT_BYTES_MAX = 1024 * 1024
+"""Bytes of records in one answer to RECORDS_AT, what one turn of the loop reads and sends; one record may exceed it."""
 RANGE_COUNT_MAX = 1_000_000
 """Records of one RANGE_PULL; the rest comes with the next."""
 UNREADABLE = "unreadable"
@@ -183,7 +185,9 @@ class PullRequests:
     def records_at(self, peer: Peer, command: Command) -> Command | None:
         """The records at log positions, in the order of the request, without those expired, damaged or staged.
 
-        Who asks takes one that is not in the answer for gone: so it comes when those in this log are confirmed.
+        Who asks takes one that is not in the answer for gone: so it comes when those in this log are confirmed. It ends
+        behind the record with which it is full, and the first one always fits: only an answer without any record says
+        that there is none.
 
         Raises:
             Refused: NO_PERMISSION for a record that the peer may not read, and for none at all unless it may read
@@ -207,8 +211,8 @@ class PullRequests:
         return None
 
     def _records_at(self, peer: Peer, command: Command, positions: Sequence[int]) -> Command:
-        found = []
-        room = self._tools.config.limits.frame_size_bytes_max - 65_536
+        found: list[memoryview] = []
+        room = RECORDS_AT_BYTES_MAX
         for position in positions:
             record = self._record_at(position)
             view = None if record is None else RecordView(record)
@@ -222,7 +226,7 @@ class PullRequests:
             if view is None or record is None:
                 continue
             room -= len(record)
-            if room < 0:
+            if room < 0 and found:
                 break
             found.append(record)
         self._tools.metrics.messages_out.value += len(found)

@@ -57,9 +57,9 @@ class Retained:
     def __contains__(self, topic: bytes) -> bool:
         return self._tree.get(topic) is not None
 
-    def positions(self, topic_filter: bytes) -> list[int]:
-        """Log positions of the retained messages a filter matches, oldest first."""
-        return sorted(position for _topic, position in self._tree.match(topic_filter))
+    def walk(self, topic_filter: bytes) -> Iterator[tuple[bytes, int] | None]:
+        """(topic, log position) of the retained messages a filter matches, as `TopicTree.walk`."""
+        return self._tree.walk(topic_filter)
 
     def _changed(self, topic: bytes, value: bytes | None, position: int) -> None:
         if value is None:

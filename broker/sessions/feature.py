@@ -15,6 +15,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from broker.requests import Feature, RequestTools
+from broker.retained.search import RetainedSearches
 from broker.sessions.requests import Handovers, SessionRequests
 from broker.sessions.sessions import NEVER_S, due_ms
 from broker.shared.feature import SESSION_ENDED
@@ -157,10 +158,12 @@ class SessionFeature(Feature):
     ) -> None:
         self.table = sessions
         self._handovers = Handovers()
+        self._searches = RetainedSearches(retained, tools.store)
         self._requests = SessionRequests(
             tools,
             sessions=sessions,
             retained=retained,
+            searches=self._searches,
             shared=shared,
             verdicts=verdicts,
             handovers=self._handovers,
@@ -175,6 +178,7 @@ class SessionFeature(Feature):
     def stop(self) -> None:
         """Wait for no proxy any more."""
         self._handovers.stop()
+        self._searches.stop()
 
     def maintain(self, now_ms: int) -> dict[str, int]:
         """End the sessions whose expiry has come."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from broker.publishing.append import Appender
     from broker.requests import RequestTools
     from broker.retained.feature import Retained
+    from broker.retained.search import Found, RetainedSearches
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
     from broker.shared.feature import SharedFeature
@@ -111,6 +112,7 @@ class SessionRequests:
         *,
         sessions: Sessions,
         retained: Retained,
+        searches: RetainedSearches,
         shared: SharedFeature,
         verdicts: WillVerdicts,
         handovers: Handovers,
@@ -129,6 +131,9 @@ class SessionRequests:
         self._appender = appender
         self._gathered: list[tuple[Peer, Command, SubscribeRequest]] = []
         """SUBSCRIBEs of this turn."""
+        self._searches = searches
+        self._behind: dict[str, list[Callable[[], None]]] = {}
+        """Client id with a search under way -> its further requests about subscriptions, in their order."""
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -216,12 +221,44 @@ class SessionRequests:
         if len(gathered) > 1:
             self._open_queues([request for _peer, _command, request in gathered])
         for peer, command, request in gathered:
-            try:
-                subscribed, position = self._subscribed(request)
-            except Exception as error:  # noqa: BLE001 - the fault of one request leaves no other unanswered
-                peer.send(self._failure(peer, command, error))
-            else:
-                self._answers.reply_at(position, peer, command.reply(body=encode(subscribed)))
+            self._in_order(request.client_id, peer, command, partial(self._subscribe_one, request))
+
+    def _subscribe_one(self, request: SubscribeRequest, peer: Peer, command: Command) -> None:
+        """Subscribe; the answer follows when the retained messages are known."""
+        results, position = self._sessions.subscribe(request)
+        wanted = []
+        for index, (one, result) in enumerate(zip(request.filters, results, strict=True)):
+            # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
+            if (
+                result.code < FAILURE
+                and _wants_retained(one, existed=result.existed)
+                and len(self._retained)
+                and share_of(one.filter) is None
+            ):
+                wanted.append((index, one.filter.encode()))
+
+        def found(retained: Found) -> None:
+            body = encode(Subscribed(results, retained))
+            self._answers.reply_at(position, peer, command.reply(body=body))
+            self._go_on(request.client_id)
+
+        self._behind[request.client_id] = []
+        self._searches.begin(wanted, found)
+
+    def _in_order(self, client_id: str, peer: Peer, command: Command, work: Callable[[Peer, Command], None]) -> None:
+        """Do this for a session, behind its SUBSCRIBE whose retained messages are being searched for."""
+        behind = self._behind.get(client_id)
+        if behind is not None:
+            behind.append(partial(self._in_order, client_id, peer, command, work))
+            return
+        try:
+            work(peer, command)
+        except Exception as error:  # noqa: BLE001 - the fault of one request leaves no other unanswered
+            peer.send(self._failure(peer, command, error))
+
+    def _go_on(self, client_id: str) -> None:
+        for work in self._behind.pop(client_id, ()):
+            work()
 
     def _open_queues(self, requests: Sequence[SubscribeRequest]) -> None:
         """Make the queues of the exact topics among their filters."""
@@ -236,27 +273,13 @@ class SessionRequests:
         with suppress(StoreError):  # each request is refused by itself when it needs its queues
             self._sessions.exact_topics.subscribe(wanted)
 
-    def _subscribed(self, request: SubscribeRequest) -> tuple[Subscribed, int]:
-        """What became of the filters, and the log position at which it holds; Refused or StoreError."""
-        results, position = self._sessions.subscribe(request)
-        retained = []
-        for index, (wanted, result) in enumerate(zip(request.filters, results, strict=True)):
-            # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
-            if (
-                result.code < FAILURE
-                and _wants_retained(wanted, existed=result.existed)
-                and len(self._retained)
-                and share_of(wanted.filter) is None
-            ):
-                positions = self._retained.positions(wanted.filter.encode())
-                if positions:
-                    retained.append((index, positions))
-        return Subscribed(results, retained), position
-
     def unsubscribe(self, peer: Peer, command: Command) -> None:
         """Remove subscriptions."""
         request = decode(UnsubscribeRequest, command.body)
         self._appender.catch_up()
+        self._in_order(request.client_id, peer, command, partial(self._unsubscribe_one, request))
+
+    def _unsubscribe_one(self, request: UnsubscribeRequest, peer: Peer, command: Command) -> None:
         found, position = self._sessions.unsubscribe(request, self._clock.now_ms())
         self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
 

@@ -16,7 +16,7 @@ acknowledged to its queue's present source, if there is one. Loop rule: on the l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from mqtt_proxy.delivery.delivery import Delivery, Token
@@ -28,7 +28,12 @@ from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.shared import SharedSource
-from remoting.protocol.bodies.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
+from remoting.protocol.bodies.pull_body import (
+    STATUS_OK,
+    decode_multi_pull_reply,
+    encode_multi_pull,
+    encode_records_at,
+)
 from remoting.protocol.bodies.session_body import (
     HISTORY_BIT,
     PHASE_PUBLISH,
@@ -38,7 +43,8 @@ from remoting.protocol.bodies.session_body import (
     SessionOpened,
     is_shared_place,
 )
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView, iter_records
 from remoting.protocol.records.topics import share_of
 from runtime.logs import get_logger
@@ -46,6 +52,10 @@ from runtime.logs import get_logger
 PENDING_RETAINED_MAX = 16_384
 """Positions of retained messages not yet sent that a closing session notes (some 16 bytes each, in its record); further
 ones are counted, logged, and sent when the client subscribes again."""
+
+
+FETCHED_MAX = 256
+"""Messages asked for in one request when a session is resumed."""
 
 
 @dataclass(slots=True)
@@ -141,29 +151,61 @@ def note(cursors: Sequence[tuple[int, int]], inflight: Sequence[Again], retained
 
 
 async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
-    """Read the messages to be repeated; those that no longer exist are left out. Raises Refused or LinkDownError."""
+    """Read the messages to be repeated; those that no longer exist are left out.
+
+    Raises:
+        Refused: one of them may not be shown yet, so that it is not known whether it exists.
+        LinkDownError: the broker was lost.
+    """
     unsent = [one for one in again if one.phase == PHASE_PUBLISH]
-    queued = [one for one in unsent if not one.queue_id & HISTORY_BIT]
-    placed = [one for one in unsent if one.queue_id & HISTORY_BIT]
     found = {one.packet_id for one in again if one.phase == PHASE_PUBREL}
-    if queued:
-        body = encode_multi_pull([(one.queue_id & ~SHARED_BIT, one.offset, 1, 1) for one in queued])
-        results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))
-        for one, result in zip(queued, results, strict=True):
-            if result.count and result.first_offset == one.offset:
-                one.topic, one.payload, flags, start = parse_records(result.blob)[0]
-                one.qos, one.record = flags & 3, RecordView(result.blob, start)
-                found.add(one.packet_id)
-    if placed:
-        body = encode_records_at([one.offset for one in placed])
-        at = {record.position: record for record in iter_records(await link.request(RequestCode.RECORDS_AT, body))}
-        for one in placed:
-            record = at.get(one.offset)
-            if record is not None:
-                one.topic, one.payload, one.qos = record.mqtt_topic or record.topic, record.body, record.flags & 3
-                one.record = record
-                found.add(one.packet_id)
+    await _fetch(link, [one for one in unsent if not one.queue_id & HISTORY_BIT], _read_queued, found)
+    await _fetch(link, [one for one in unsent if one.queue_id & HISTORY_BIT], _read_placed, found)
     return [one for one in again if one.packet_id in found]
+
+
+_Read = Callable[[Link, Sequence[Again]], Awaitable[tuple[list[Again], list[Again]]]]
+"""Reads some of these messages; those it has read, and those of which its answer says nothing."""
+
+
+async def _fetch(link: Link, wanted: Sequence[Again], read: _Read, found: set[int]) -> None:
+    waiting = list(wanted)
+    while waiting:
+        step, rest = waiting[:FETCHED_MAX], waiting[FETCHED_MAX:]
+        got, untold = await read(link, step)
+        found.update([one.packet_id for one in got])
+        if untold and not got:
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"{len(untold)} messages in flight cannot be read yet")
+        waiting = untold + rest
+
+
+async def _read_queued(link: Link, wanted: Sequence[Again]) -> tuple[list[Again], list[Again]]:
+    body = encode_multi_pull([(one.queue_id & ~SHARED_BIT, one.offset, 1, 1) for one in wanted])
+    results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))
+    got, untold = [], []
+    for one, result in zip(wanted, results, strict=True):
+        if result.count and result.first_offset == one.offset:
+            one.topic, one.payload, flags, start = parse_records(result.blob)[0]
+            one.qos, one.record = flags & 3, RecordView(result.blob, start)
+            got.append(one)
+        elif result.status == STATUS_OK and not result.count and one.offset >= result.min_offset:
+            untold.append(one)  # the answer was full
+    return got, untold
+
+
+async def _read_placed(link: Link, wanted: Sequence[Again]) -> tuple[list[Again], list[Again]]:
+    body = encode_records_at([one.offset for one in wanted])
+    at = {record.position: record for record in iter_records(await link.request(RequestCode.RECORDS_AT, body))}
+    got = []
+    for one in wanted:
+        record = at.get(one.offset)
+        if record is not None:
+            one.topic, one.payload, one.qos = record.mqtt_topic or record.topic, record.body, record.flags & 3
+            one.record = record
+            got.append(one)
+    # An answer without any record says that there is none; any other may have been full behind its last.
+    last = wanted.index(got[-1]) if got else len(wanted)
+    return got, list(wanted[last + 1 :])
 
 
 LOG = get_logger("proxy.delivery")

@@ -7,7 +7,8 @@ Records are sent as stored in the log. Little-endian:
     RANGE_PULL   u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes
       reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start, pad to 8,
                  blob
-    RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions no longer stored left out
+    RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions no longer stored left out,
+                 ending where it is full
     FILTERED_PULL  u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes, msgpack RowFilter
       reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start,
                  count x u32 (offset - first), pad to 8, blob

@@ -252,29 +252,40 @@ class TopicTree(Generic[V]):
         return True
 
     def match(self, topic_filter: str | bytes) -> Iterator[tuple[bytes, V]]:
-        """Yield (topic, value) of every topic the filter matches; the tree must not change meanwhile."""
+        """Yield (topic, value) of every topic the filter matches."""
+        return (found for found in self.walk(topic_filter) if found is not None)
+
+    def walk(self, topic_filter: str | bytes) -> Iterator[tuple[bytes, V] | None]:
+        """As `match`, with a None for every node on the way, so that a caller can stop after so many.
+
+        What is set or deleted meanwhile may be found or not; everything else is.
+        """
         wanted = _raw(topic_filter).split(b"/")
-        # (node, its levels, index of the next wanted level)
-        stack: list[tuple[_TopicNode[V], tuple[bytes, ...], int]] = [(self._root, (), 0)]
+        # (children still to visit, levels above them, index of the next wanted level)
+        stack: list[tuple[Iterator[tuple[bytes, _TopicNode[V]]], tuple[bytes, ...], int]]
+        stack = [(iter(_candidates(self._root, wanted[0])), (), 1 - (wanted[0] == _HASH))]
         while stack:
-            node, path, index = stack.pop()
+            children, open_levels, index = stack[-1]
+            found = next(children, None)
+            if found is None:
+                stack.pop()
+                continue
+            level, node = found
+            if not open_levels and level.startswith(_DOLLAR) and wanted[0] != level:
+                continue
             last = index == len(wanted)
             rest = not last and wanted[index] == _HASH
-            if (last or rest) and path and not isinstance(node.value, _Absent):
-                yield b"/".join(path), node.value
-            if last:
-                continue
-            # After a # the wanted level stays the # itself.
-            following = index if rest else index + 1
-            for level, child in _candidates(node, wanted[index]):
-                if path or not level.startswith(_DOLLAR) or wanted[0] == level:
-                    stack.append((child, (*path, level), following))
+            path = (*open_levels, level)
+            is_there = (last or rest) and not isinstance(node.value, _Absent)
+            yield (b"/".join(path), node.value) if is_there else None  # type: ignore[misc]  # it is not _Absent
+            if not last and node.children:
+                stack.append((iter(_candidates(node, wanted[index])), path, index + (not rest)))
 
 
 def _candidates(node: _TopicNode[V], wanted: bytes) -> list[tuple[bytes, _TopicNode[V]]]:
-    """Return the children that match a wanted level, in reverse order because they are pushed on a stack."""
+    """Return the children that match a wanted level."""
     if wanted in (_PLUS, _HASH):
-        return list(reversed(node.children.items()))
+        return list(node.children.items())
     child = node.children.get(wanted)
     return [] if child is None else [(wanted, child)]
 

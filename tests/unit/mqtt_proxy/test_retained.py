@@ -49,6 +49,19 @@ async def test_many_are_read_in_steps_and_repeated_on_resubscription() -> None:
         assert rig.broker.codes.count(RequestCode.RECORDS_AT) == 4
 
 
+async def test_an_answer_that_was_full_is_continued() -> None:
+    """Large retained messages do not fit one answer; none is taken for removed."""
+    async with running() as rig:
+        sender = await rig.client("p")
+        sender.send(*[publish(f"t/{number}", b"x", 1, number + 1, retain=True) for number in range(8)])
+        await settle()
+        rig.broker.room = 3
+        client = await rig.subscriber("s", ("other", 1))
+        client.send(packets.Subscribe(2, [("t/#", 0)]))
+        await settle()
+        assert len({topic for topic, *_ in client.messages()}) == 8
+
+
 async def test_pending_ones_survive_the_connection() -> None:
     """On its next connection a durable session gets what did not fit the window, and again what was in flight."""
     async with running(in_flight_max=3) as rig:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from broker.reading import pull as module
 from broker.reading.pull import filtered
 from remoting.access.rules import ALLOWED, Verdict
 from remoting.filtering import judge
@@ -31,7 +32,7 @@ from remoting.protocol.bodies.pull_body import (
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
-from remoting.protocol.records.record import iter_records
+from remoting.protocol.records.record import RecordView, iter_records
 
 
 async def pull(connection, *wants):
@@ -123,6 +124,20 @@ async def test_records_that_are_not_confirmed_yet_are_waited_for(running) -> Non
     running.confirm()
     reply = await asking
     assert [view.position for view in iter_records(reply.body)] == [position]
+
+
+async def test_an_answer_by_position_ends_where_it_is_full(running, monkeypatch) -> None:
+    """The first record always fits."""
+    monkeypatch.setattr(module, "RECORDS_AT_BYTES_MAX", 300)
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 3)))
+    queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
+    records = running.store.reading.read(queue_id, 0, 9, 1 << 20).records
+    positions = [RecordView(record).position for record in records]
+    assert 300 < 2 * len(records[0]) < 600
+    for asked in (positions, positions[1:]):
+        blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=encode_records_at(asked)))).body
+        assert [view.position for view in iter_records(blob)] == asked[:1]
 
 
 def rot(running, queue_id: int, offset: int) -> int:

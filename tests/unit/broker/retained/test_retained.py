@@ -17,6 +17,11 @@ from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETA
 from runtime.logs import get_logger
 
 
+def positions(retained: Retained, topic_filter: bytes) -> list[int]:
+    """Of the retained messages that a filter matches, oldest first."""
+    return sorted([found[1] for found in retained.walk(topic_filter) if found is not None])
+
+
 def publish(bench, make_entries, topic: bytes, body: bytes = b"v") -> int:
     (image,) = make_entries(topic, body=body, flags=FLAG_RETAIN | 1)
     return bench.store.append(Placed(bytes(image.raw), [(bench.store.queues.open(b"q"),)])).first_position
@@ -28,9 +33,9 @@ def test_the_newest_of_each_matching_topic_oldest_first(bench, make_entries) -> 
     second = publish(bench, make_entries, b"plant/2/t")
     newest = publish(bench, make_entries, b"plant/1/t")
     publish(bench, make_entries, b"other/1/t")
-    assert retained.positions(b"plant/+/t") == [second, newest]
-    assert retained.positions(b"plant/1/t") == [newest]
-    assert retained.positions(b"nothing/#") == []
+    assert positions(retained, b"plant/+/t") == [second, newest]
+    assert positions(retained, b"plant/1/t") == [newest]
+    assert positions(retained, b"nothing/#") == []
 
 
 def test_an_empty_payload_clears_and_a_restart_changes_nothing(bench, make_entries) -> None:
@@ -38,8 +43,8 @@ def test_an_empty_payload_clears_and_a_restart_changes_nothing(bench, make_entri
     kept = publish(bench, make_entries, b"a/b")
     publish(bench, make_entries, b"a/c")
     publish(bench, make_entries, b"a/c", body=b"")
-    assert retained.positions(b"a/#") == [kept]
-    assert Retained(bench.reopen()).positions(b"#") == [kept]
+    assert positions(retained, b"a/#") == [kept]
+    assert positions(Retained(bench.reopen()), b"#") == [kept]
 
 
 class World:

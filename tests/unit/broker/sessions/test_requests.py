@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.retained import search
 from broker.sessions import requests
 from remoting.protocol.bodies.pull_body import encode_records_at
 from remoting.protocol.bodies.session_body import (
@@ -38,6 +39,39 @@ async def call(connection, code, body, kind=None):
     reply = await connection.request(Command(code, body=encode(body)))
     assert reply.code == 0, reply.remark
     return decode(kind, reply.body) if kind is not None else reply
+
+
+async def test_a_long_search_for_retained_messages_delays_its_session_alone(running, monkeypatch) -> None:
+    """Further requests of the session keep their order behind it; those of others are answered meanwhile."""
+    monkeypatch.setattr(search, "NODES_PER_TURN", 2)
+    connection, other = running.connect(), running.connect()
+    images = running.publish(*[b"many/%d" % number for number in range(300)], flags=1 | FLAG_RETAIN)
+    await connection.request(Command(RequestCode.APPEND_MANY, body=images))
+    epochs = [
+        (await call(one, RequestCode.SESSION_OPEN, SessionOpen(name, True, None, 0), SessionOpened)).epoch
+        for one, name in ((connection, "wide"), (other, "narrow"))
+    ]
+    order = []
+
+    async def ask(one, code, body, kind, label) -> object:
+        answer = await call(one, code, body, kind)
+        order.append(label)
+        return answer
+
+    def wide(name: str) -> SubscribeRequest:
+        return SubscribeRequest("wide", epochs[0], False, [FilterRequest(name, 1)])
+
+    leave = UnsubscribeRequest("wide", epochs[0], False, ["#", "gone"])
+    stranger = UnsubscribeRequest("narrow", epochs[1], False, ["a"])
+    first, left, again, _ = await asyncio.gather(
+        ask(connection, RequestCode.SUBSCRIBE, wide("#"), Subscribed, "first"),
+        ask(connection, RequestCode.UNSUBSCRIBE, leave, Unsubscribed, "left"),
+        ask(connection, RequestCode.SUBSCRIBE, wide("many/+"), Subscribed, "again"),
+        ask(other, RequestCode.UNSUBSCRIBE, stranger, Unsubscribed, "other"),
+    )
+    assert len(first.retained[0][1]) == len(again.retained[0][1]) == 300
+    assert left.found == [True, False]
+    assert order == ["other", "first", "left", "again"]
 
 
 async def test_the_previous_owner_is_told_its_epoch(running) -> None:

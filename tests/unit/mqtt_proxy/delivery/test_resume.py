@@ -12,6 +12,7 @@ from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again, Redelivery, 
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.grants import grant_of
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
+from remoting.protocol.bodies.pull_body import QueueRecords
 from remoting.protocol.bodies.session_body import (
     HISTORY_BIT,
     PHASE_PUBREL,
@@ -21,6 +22,7 @@ from remoting.protocol.bodies.session_body import (
     decode,
     encode,
 )
+from remoting.protocol.errors import Refused
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
@@ -103,6 +105,44 @@ async def test_fetch_leaves_out_what_no_longer_exists() -> None:
         rig.broker.trim(queue_id, 1)
         found = await fetch(rig.link, asked)
         assert [(one.packet_id, one.topic, bytes(one.payload)) for one in found] == [(2, b"t", b"1"), (3, b"t", b"0")]
+
+
+async def test_fetch_goes_on_where_an_answer_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an answer has no room for still exists: more in flight than fit one are all sent again."""
+    async with running() as rig:
+        subscriber = await rig.subscriber("s", ("t", 1))
+        sender = await rig.client("p")
+        sender.send(*[publish("t", b"%d" % number, packet_id=number + 1) for number in range(9)])
+        await settle()
+        queue_id = subscriber.handler._delivery.sources[0].queue_id
+        positions = sorted(rig.broker.by_position)
+        whole, at = rig.broker._pull_one, rig.broker.by_position
+        calls: list[int] = []
+
+        def narrow(queue: int, offset: int, max_count: int, max_bytes: int) -> QueueRecords:
+            calls.append(offset)
+            return whole(queue, offset, max_count if len(calls) % 4 else 0, max_bytes)
+
+        monkeypatch.setattr(rig.broker, "_pull_one", narrow)
+        monkeypatch.setattr(rig.broker, "room", 2)
+        asked = [Again(number + 1, queue_id, number) for number in range(9)]
+        asked += [Again(number + 20, RETAINED_QUEUE, position) for number, position in enumerate(positions)]
+        found = await fetch(rig.link, asked)
+        assert [bytes(one.payload) for one in found[:9]] == [b"%d" % number for number in range(9)]
+        assert [one.offset for one in found[9:]] == positions
+        assert len(at) == 9
+
+
+async def test_what_cannot_be_read_yet_is_not_taken_for_gone() -> None:
+    """A master that is not sure yet of the end of its log: the client is to come again."""
+    async with running() as rig:
+        subscriber = await rig.subscriber("s", ("t", 1))
+        sender = await rig.client("p")
+        sender.send(publish("t", b"0"))
+        await settle()
+        queue_id = subscriber.handler._delivery.sources[0].queue_id
+        with pytest.raises(Refused, match="cannot be read yet"):
+            await fetch(rig.link, [Again(1, queue_id, 1)])
 
 
 def test_a_position_in_history_continues_where_it_was_noted() -> None:
