@@ -113,7 +113,6 @@ class ProxyApp:
         connection: Connection | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        self.port = config.port
         self._config = config
         dial = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
         uplink = Uplink.configured(
@@ -192,7 +191,7 @@ class ProxyApp:
         return self._link.reason
 
     async def start(self) -> int:
-        """Connect to the broker, then listen; the MQTT port. Raises OSError when the address cannot be had."""
+        """Connect to the broker, then listen; the first MQTT port. Raises OSError when an address cannot be had."""
         await self._link.start()
         await self._link.wait_up()
         try:
@@ -203,8 +202,12 @@ class ProxyApp:
         self._services.sys_tree.start()
         self._gate.start()
         self._operating.opened(self._listening.ports)
-        self.port = self._listening.ports["tcp"]
         return self.port
+
+    @property
+    def port(self) -> int:
+        """The first open MQTT port, without TLS where there is such a listener; 0 before the start."""
+        return next(iter(self._listening.ports.values()), 0)
 
     def ports(self) -> dict[str, int]:
         """Open MQTT ports by protocol: mqtt, mqtt-tls, mqtt-ws, mqtt-wss."""

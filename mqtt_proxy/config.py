@@ -234,6 +234,8 @@ def _is_this_machine(host: str) -> bool:
 
 
 LOOPBACK = "127.0.0.1"
+PLAIN_PORT = 1883
+"""Opened unasked where no listener is configured: what one tries first."""
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - listened on only with a password file or by explicit setting
 
 
@@ -242,11 +244,12 @@ class ProxyConfig:
     """The MQTT front end: listener, sessions, the link to the broker."""
 
     host: str = ""
-    """Address to listen on. Empty means: every interface once clients can prove who they are (a password file, token
-    keys, a hook, authorities of client certificates), else loopback. Whatever is set here, clients of other machines
-    must prove it."""
-    port: int = setting(1883, minimum=0, maximum=65535)
-    """MQTT port; 0 takes any free one."""
+    """Address to listen on. Empty means loopback for the plain listeners (`port`, `ws_port`); for those with TLS every
+    interface once clients can prove who they are (a password file, token keys, a hook, authorities of client
+    certificates). Whatever is set here, clients of other machines must prove it."""
+    port: int | None = setting(None, minimum=0, maximum=65535)
+    """Port of MQTT without TLS; 0 takes any free one. Unset: 1883, or no such port where another listener is
+    configured. Passwords that it takes from other machines cross the network in the clear; the start says so."""
     admin_host: str = "127.0.0.1"
     """Address of the administration port."""
     admin_hosts: tuple[str, ...] = ()
@@ -344,8 +347,27 @@ class ProxyConfig:
         return (self.listen.drain_interval_ms + 2 * self.stop_deadline_ms) / 1_000 + 1.0
 
     @property
+    def plain_port(self) -> int | None:
+        """Port of MQTT without TLS; None where none is opened."""
+        listen = self.listen
+        if self.port is None and (listen.tls_port, listen.ws_port, listen.wss_port) == (None, None, None):
+            return PLAIN_PORT
+        return self.port
+
+    @property
+    def plain_host(self) -> str:
+        """The address of listeners without TLS: other machines reach them only where an address is set."""
+        return self.host or LOOPBACK
+
+    @property
+    def takes_passwords_in_the_clear(self) -> bool:
+        """Whether a listener without TLS takes clients of other machines, which prove who they are."""
+        is_open = self.plain_port is not None or self.listen.ws_port is not None
+        return is_open and self.proves_names and not _is_this_machine(self.plain_host)
+
+    @property
     def listen_host(self) -> str:
-        """The address to listen on: no other machine can connect while clients have no way to authenticate."""
+        """The address of listeners with TLS: no other machine can connect while clients cannot authenticate."""
         if self.host:
             return self.host
         return EVERY_INTERFACE if self.proves_names else LOOPBACK

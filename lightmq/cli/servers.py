@@ -98,14 +98,14 @@ def check_mqtt_ports(config: ProxyConfig) -> None:
     listen = config.listen
     if listen.reuse_port:
         return
-    check_free(config.listen_host, config.port, "--mqtt-port")
-    for port, option in (
-        (listen.tls_port, "--tls-port"),
-        (listen.ws_port, "--ws-port"),
-        (listen.wss_port, "--wss-port"),
+    for host, port, option in (
+        (config.plain_host, config.plain_port, "--mqtt-port"),
+        (config.listen_host, listen.tls_port, "--tls-port"),
+        (config.plain_host, listen.ws_port, "--ws-port"),
+        (config.listen_host, listen.wss_port, "--wss-port"),
     ):
         if port is not None:
-            check_free(config.listen_host, port, option)
+            check_free(host, port, option)
 
 
 def check_users(config: ProxyConfig) -> None:

@@ -168,7 +168,7 @@ class AllInOne:
         """Open ports by protocol."""
         assert self._server is not None
         assert self._proxy is not None
-        ports = {"mqtt": 0, "remoting": self._server.port, "admin": self._admin.port}
+        ports = {"remoting": self._server.port, "admin": self._admin.port}
         ports |= {"vip": self._vip_port} if self._vip_port else {}
         ports |= {"grpc": self._grpc.port} if self._grpc else {}
         return ports | self._broker.reader_ports() | self._proxy.ports()
@@ -252,7 +252,7 @@ class AllInOne:
         try:
             await self._proxy.start()
         except PortUnavailable as error:
-            raise explain(self._configuration.proxy.listen_host, error.port, error.option, error) from error
+            raise explain(error.host, error.port, error.option, error) from error
 
     def _make_console(self, guard: PageAccess) -> Console | None:
         config, up = self._configuration.console, self._configuration.up

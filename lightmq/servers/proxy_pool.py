@@ -139,9 +139,11 @@ class ProxyPool:
         """Bind the ports; the configuration of one proxy, with their numbers in it."""
         config = self._config
         listen = config.listen
-        port = self._bind("mqtt", config.port, "--mqtt-port")
+        plain = config.plain_port
+        port = None if plain is None else self._bind("mqtt", config.plain_host, plain, "--mqtt-port")
+        hosts = {"tls": config.listen_host, "ws": config.plain_host, "wss": config.listen_host}
         taken: dict[str, Any] = {
-            f"{name}_port": self._bind(f"mqtt-{name}", wanted, f"--{name}-port")
+            f"{name}_port": self._bind(f"mqtt-{name}", hosts[name], wanted, f"--{name}-port")
             for name in ("tls", "ws", "wss")
             if (wanted := getattr(listen, f"{name}_port")) is not None
         }
@@ -149,8 +151,7 @@ class ProxyPool:
             config, port=port, admin_port=0, listen=dataclasses.replace(listen, processes=1, reuse_port=True, **taken)
         )
 
-    def _bind(self, name: str, port: int, option: str) -> int:
-        host = self._config.listen_host
+    def _bind(self, name: str, host: str, port: int, option: str) -> int:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -161,7 +162,7 @@ class ProxyPool:
             for each in [sock, *self._reserved]:
                 each.close()
             self._reserved = []
-            raise PortUnavailable(port, option, error) from error
+            raise PortUnavailable(host, port, option, error) from error
         self._reserved.append(sock)
         self._ports[name] = int(sock.getsockname()[1])
         return self._ports[name]

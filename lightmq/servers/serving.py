@@ -45,11 +45,13 @@ ALONE = BrokerConfig()
 
 def who_gets_in(proxy: ProxyConfig) -> str:
     """Whose MQTT clients are served, and how to change it."""
-    host = proxy.listen_host
+    host = proxy.plain_host if proxy.plain_port is not None else proxy.listen_host
     if proxy.proves_names:
         proof = "a user of the password file" if proxy.password_file is not None else "a proven name"
-        others = "only this machine" if is_loopback(host) else f"other machines with {proof}"
-        return f"listening on {host}: {others}"
+        if is_loopback(host):
+            return f"listening on {host}: only this machine; proxy.host lets others in, whose passwords need TLS"
+        clear = ", whose passwords cross the network in the clear" if proxy.takes_passwords_in_the_clear else ""
+        return f"listening on {host}: other machines with {proof}{clear}"
     if is_loopback(host):
         return "only this machine; --password-file FILE lets others in"
     return f"listening on {host}, but other machines are refused: there is no --password-file"
@@ -84,21 +86,20 @@ def up_greeting(
     notes: Mapping[str, str] = {},
 ) -> str:
     """The text of ``lightmq up``; without `console` there is none."""
-    mqtt, remoting, admin = ports["mqtt"], ports["remoting"], ports["admin"]
-    host, here = client_host(proxy.listen_host), client_host(up.host)
-    port = ("" if host == "127.0.0.1" else f" --host {host}") + ("" if mqtt == 1883 else f" -p {mqtt}")
+    remoting, admin = ports["remoting"], ports["admin"]
+    here, target = client_host(up.host), _mqtt_target(ports, proxy)
     scheme, page = _scheme(console), _console(console, f"{here}:{admin}", up, notes)
     server = "" if (here, remoting) == ("127.0.0.1", 9876) else f" --server {here}:{remoting}"
     return f"""\
 LightMQ is ready; data in {up.data_directory}
-  MQTT      {host}:{mqtt}   ({who_gets_in(proxy)}){_further(host, ports, proxy)}
+{_listeners(ports, proxy)}
   remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
 {_grpc(ports)}{page}  admin     {scheme}://{here}:{admin}/status   /metrics   /readyz
   {durability(broker)}
 
 Try it in two other terminals:
-  lightmq sub{port} -t 'plant/#' -v
-  lightmq pub{port} -t plant/7/temp -m '{{"celsius": 21.5}}'
+  lightmq sub{target} -t 'plant/#' -v
+  lightmq pub{target} -t plant/7/temp -m '{{"celsius": 21.5}}'
   lightmq tail 'plant/#'{server}
 
 From Spark:
@@ -133,19 +134,29 @@ def _grpc(ports: Mapping[str, int]) -> str:
     return f"  gRPC      port {ports['grpc']}   (RocketMQ's gRPC clients)\n" if "grpc" in ports else ""
 
 
-def _further(host: str, ports: Mapping[str, int], proxy: ProxyConfig) -> str:
-    """Lines for the other MQTT listeners that are open."""
+def _mqtt_target(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
+    """Options of `lightmq pub` and `sub` that lead to an open listener; WebSocket has none."""
+    plain = "mqtt" in ports
+    host, port = client_host(proxy.plain_host if plain else proxy.listen_host), ports.get("mqtt", ports.get("mqtt-tls"))
+    tls = "" if plain else " --cafile CA.pem"
+    return ("" if host == "127.0.0.1" else f" --host {host}") + ("" if port in {1883, None} else f" -p {port}") + tls
+
+
+def _listeners(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
+    """A line for each MQTT listener that is open; the first says who gets in."""
+    plain, listen, path = client_host(proxy.plain_host), client_host(proxy.listen_host), proxy.listen.ws_path
     kinds = {
-        "mqtt-tls": ("MQTTS     ", "", "TLS"),
-        "mqtt-ws": ("WebSocket ws://", proxy.listen.ws_path, "no TLS"),
-        "mqtt-wss": ("WebSocket wss://", proxy.listen.ws_path, "TLS"),
+        "mqtt": ("MQTT      ", plain, "", "no TLS"),
+        "mqtt-tls": ("MQTTS     ", listen, "", "TLS"),
+        "mqtt-ws": ("WebSocket ws://", plain, path, "no TLS"),
+        "mqtt-wss": ("WebSocket wss://", listen, path, "TLS"),
     }
-    lines = [
-        f"\n  {head}{host}:{ports[name]}{path}   ({what})"
-        for name, (head, path, what) in kinds.items()
-        if name in ports
-    ]
-    return "".join(lines)
+    known = [name for name in kinds if name in ports]
+    lines = []
+    for name in known:
+        head, host, tail, what = kinds[name]
+        lines.append(f"  {head}{host}:{ports[name]}{tail}   ({who_gets_in(proxy) if name == known[0] else what})")
+    return "\n".join(lines)
 
 
 def part_greeting(part: str, ports: Mapping[str, int]) -> str:

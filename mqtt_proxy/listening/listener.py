@@ -384,8 +384,9 @@ async def drain(listener: Listener, *, interval_ms: int, server_reference: str =
 class PortUnavailable(OSError):
     """A port of the proxy is not available: which, and which option sets it."""
 
-    def __init__(self, port: int, option: str, cause: OSError) -> None:
+    def __init__(self, host: str, port: int, option: str, cause: OSError) -> None:
         super().__init__(cause.errno, cause.strerror or str(cause))
+        self.host = host
         self.port = port
         self.option = option
 
@@ -395,7 +396,7 @@ class Listening:
 
     def __init__(self, config: ProxyConfig, listener: Listener, counters: FrontCounters) -> None:
         """CertificateProblem when the certificate cannot be used."""
-        self._host = config.listen_host
+        self._is_clear = config.takes_passwords_in_the_clear
         self._listener = listener
         self._specs = _specs(config, counters)
         self._log = get_logger("proxy")
@@ -404,17 +405,21 @@ class Listening:
 
     async def start(self) -> None:
         """Open every port. PortUnavailable when one is not available, with none left open."""
-        if any(spec.tls is not None for spec, _, _ in self._specs):
+        if any(spec.tls is not None for spec, *_ in self._specs):
             keep_large_buffers_apart()
         self._fit_descriptors()
-        for spec, port, option in self._specs:
+        for spec, host, port, option in self._specs:
             try:
-                self.ports[spec.name] = await self._listener.start(self._host, port, spec)
+                self.ports[spec.name] = await self._listener.start(host, port, spec)
             except OSError as error:
                 self.ports.clear()
                 await self._listener.stop()
-                raise PortUnavailable(port, option, error) from error
-            self._log.info("mqtt_listening", listener=spec.name, host=self._host, port=self.ports[spec.name])
+                raise PortUnavailable(host, port, option, error) from error
+            self._log.info("mqtt_listening", listener=spec.name, host=host, port=self.ports[spec.name])
+        if self._is_clear:
+            self._log.warning(
+                "passwords_in_the_clear", host=host, remedy="serve TLS (--tls-port), leave proxy.port unset"
+            )
 
     def _fit_descriptors(self) -> None:
         """Accept no more sockets than this process may have; one over the limit gets a refusal, and is counted."""
@@ -428,8 +433,8 @@ class Listening:
             sockets.connections_max = room
 
 
-def _specs(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerSpec, int, str]]:
-    """(kind, port, the option that sets it) of every configured listener."""
+def _specs(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerSpec, str, int, str]]:
+    """(kind, address, port, the option that sets the port) of every listener."""
     listen = config.listen
     tls = None
     if (listen.tls_port, listen.wss_port) != (None, None):
@@ -450,9 +455,13 @@ def _specs(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerS
 
     rules = Rules(listen.ws_path, listen.ws_origins)
     wanted = (
-        (ListenerSpec(name="tcp", balancers=balancers("tcp")), config.port, "--mqtt-port"),
+        (ListenerSpec(name="tcp", balancers=balancers("tcp")), config.plain_port, "--mqtt-port"),
         (ListenerSpec(name="tls", tls=tls, balancers=balancers("tls")), listen.tls_port, "--tls-port"),
         (ListenerSpec(name="ws", websocket=rules, balancers=balancers("ws")), listen.ws_port, "--ws-port"),
         (ListenerSpec(name="wss", tls=tls, websocket=rules, balancers=balancers("wss")), listen.wss_port, "--wss-port"),
     )
-    return [(spec, port, option) for spec, port, option in wanted if port is not None]
+    return [
+        (spec, config.plain_host if spec.tls is None else config.listen_host, port, option)
+        for spec, port, option in wanted
+        if port is not None
+    ]

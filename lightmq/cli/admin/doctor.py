@@ -356,7 +356,7 @@ def doctor(
     """
     value = configuration(options, [Flag("up.data_directory", "--data", data)]).value
     ports = {
-        "--mqtt-port": value.proxy.port,
+        "--mqtt-port": value.proxy.plain_port or 0,
         "--remoting-port": value.up.remoting_port,
         "--admin-port": value.up.admin_port,
     }

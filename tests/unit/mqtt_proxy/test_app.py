@@ -125,12 +125,16 @@ async def test_a_port_in_use_is_reported() -> None:
         assert not app.ready
 
 
-async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_path: Path) -> None:
-    """The socket itself determines what other machines can reach."""
+async def test_a_plain_listener_is_on_loopback_until_an_address_is_set(tmp_path: Path) -> None:
+    """The socket itself determines what other machines can reach; a password file opens no plain port to them."""
     users = tmp_path / "users"
     users.write_text("")
     users.chmod(0o600)
-    for settings, address in (({}, "127.0.0.1"), ({"password_file": users}, "0.0.0.0")):
+    for settings, address in (
+        ({}, "127.0.0.1"),
+        ({"password_file": users}, "127.0.0.1"),
+        ({"password_file": users, "host": "127.0.0.2"}, "127.0.0.2"),
+    ):
         broker, registry = FakeBroker(), Registry()
         config = ProxyConfig(port=0, **settings)
         app = ProxyApp(config, clock=SystemClock(), registry=registry, connection=await broker.connect())

@@ -50,3 +50,26 @@ def test_only_loopback_is_open_before_users_are_declared() -> None:
     assert ProxyConfig(password_file=Path("users")).listen_host == "0.0.0.0"
     assert ProxyConfig(host="10.0.0.7").listen_host == "10.0.0.7"
     assert ProxyConfig(host="::1", password_file=Path("users")).listen_host == "::1"
+
+
+def test_a_listener_that_is_not_configured_is_not_there() -> None:
+    """Without any there is a plain one on loopback; TLS alone opens no plain one beside it."""
+    files = {"tls_certificate": Path("c"), "tls_key": Path("k")}
+    assert (ProxyConfig().plain_port, ProxyConfig().plain_host) == (1883, "127.0.0.1")
+    assert ProxyConfig(listen=ListenConfig(tls_port=8883, **files)).plain_port is None
+    assert ProxyConfig(listen=ListenConfig(ws_port=9001)).plain_port is None
+    assert ProxyConfig(port=1884, listen=ListenConfig(tls_port=8883, **files)).plain_port == 1884
+
+
+def test_passwords_in_the_clear_need_an_address_that_was_set() -> None:
+    """A password file alone opens no plain listener to other machines."""
+    users = Path("users")
+    assert ProxyConfig(password_file=users).plain_host == "127.0.0.1"
+    assert not ProxyConfig(password_file=users).takes_passwords_in_the_clear
+    assert ProxyConfig(password_file=users, host="0.0.0.0").takes_passwords_in_the_clear
+    assert ProxyConfig(
+        password_file=users, host="10.0.0.7", listen=ListenConfig(ws_port=1)
+    ).takes_passwords_in_the_clear
+    encrypted = ListenConfig(tls_port=8883, tls_certificate=Path("c"), tls_key=Path("k"))
+    assert not ProxyConfig(password_file=users, host="0.0.0.0", listen=encrypted).takes_passwords_in_the_clear
+    assert not ProxyConfig(host="0.0.0.0").takes_passwords_in_the_clear

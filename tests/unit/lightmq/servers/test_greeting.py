@@ -62,7 +62,11 @@ def test_a_part_prints_its_ports() -> None:
     ("config", "expected"),
     [
         (ProxyConfig(), "only this machine; --password-file FILE lets others in"),
-        (ProxyConfig(password_file=Path("p")), "listening on 0.0.0.0: other machines with a user of the password file"),
+        (ProxyConfig(password_file=Path("p")), "listening on 127.0.0.1: only this machine; proxy.host lets others in"),
+        (
+            ProxyConfig(host="0.0.0.0", password_file=Path("p")),
+            "other machines with a user of the password file, whose passwords cross the network in the clear",
+        ),
         (ProxyConfig(host="::1", password_file=Path("p")), "listening on ::1: only this machine"),
         (ProxyConfig(host="0.0.0.0"), "other machines are refused: there is no --password-file"),
     ],

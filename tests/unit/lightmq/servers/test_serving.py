@@ -45,7 +45,7 @@ class Part:
         self.story.append("reload")
 
     def unready(self) -> dict[str, str]:
-        return {"proxy": "no broker"} if self._hang else {}
+        return {}
 
     async def until_failed(self) -> Exception:
         return await asyncio.get_running_loop().create_future()
@@ -58,6 +58,23 @@ class BrokenPart(Part):
     async def until_failed(self) -> Exception:
         await asyncio.sleep(0)
         return OSError("the disk is gone")
+
+
+class WaitingPart(Part):
+    """Starts only after its state was asked for three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = 0
+
+    async def start(self) -> None:
+        await asyncio.Event().wait()
+
+    def unready(self) -> dict[str, str]:
+        self._asked += 1
+        if self._asked == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"proxy": "no broker"}
 
 
 def run(part: Part, *, json_output: bool = True) -> None:
@@ -79,7 +96,7 @@ def test_what_is_not_ready_is_logged_again_and_again(
 ) -> None:
     """Also while a start hangs, when there is no administration port yet."""
     monkeypatch.setattr("lightmq.servers.serving.REMIND_S", 0.001)
-    run(Part(hang=True))
+    run(WaitingPart())
     assert capsys.readouterr().err.count('not_ready part=proxy reason="no broker"') >= 2
     run(Part())
     assert "not_ready" not in capsys.readouterr().err
