@@ -93,7 +93,7 @@ class AppendTimes:
 
 def watch_store(registry: Registry, store: LogStore) -> None:
     """Declare the gauges that read the store."""
-    counter, gauge = registry.counter, registry.gauge
+    gauge = registry.gauge
     gauge(
         "rocketmq_storage_bytes",
         "Bytes of log that are kept",
@@ -117,6 +117,12 @@ def watch_store(registry: Registry, store: LogStore) -> None:
     store.positions.on_flush(registry.histogram("rocketmq_flush_seconds", "One flush of the log (fdatasync)").observe)
     gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.disk.free_bytes)
     gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.disk.full))
+    _watch_damage(registry, store)
+
+
+def _watch_damage(registry: Registry, store: LogStore) -> None:
+    """What is known to be damaged, and how far the search for damage has got."""
+    counter, gauge = registry.counter, registry.gauge
     gauge(
         "rocketmq_quarantined_bytes",
         "Bytes of the log that were durable and are damaged",

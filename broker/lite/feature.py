@@ -71,12 +71,7 @@ class LiteFeature(Feature):
         again = registry.counter(
             "rocketmq_lite_repeated_total", "Messages of lite topics given again because their time was over"
         )
-        passed_over = registry.counter(
-            "rocketmq_lite_passed_over_total", "Messages of lite topics that could not be given, by reason", ("reason",)
-        )
-        for why in ownership.passed_over:
-            passed_over.child(why.value, function=partial(ownership.passed_over.__getitem__, why))
-        self._gauges(registry)
+        self._declare_figures(registry)
         self._events = events = LiteEvents(
             tools, registry=self._registry, topics=self._topics, ownership=ownership, groups=groups.groups,
             long_polls=long_polls,
@@ -168,13 +163,19 @@ class LiteFeature(Feature):
             "lite_in_flight": len(self._ownership),
         }
 
-    def _gauges(self, registry: Registry) -> None:
+    def _declare_figures(self, registry: Registry) -> None:
         for name, about in (
             ("topics", "Lite topics of all parent topics"),
             ("subscriptions", "Subscriptions of clients to lite topics"),
             ("in_flight", "Messages of lite topics given to a client and not acknowledged"),
         ):
             registry.gauge(f"rocketmq_lite_{name}", about, function=partial(self._figure, f"lite_{name}"))
+        passed_over = registry.counter(
+            "rocketmq_lite_passed_over_total", "Messages of lite topics that could not be given, by reason", ("reason",)
+        )
+        counts = self._ownership.passed_over
+        for why in counts:
+            passed_over.child(why.value, function=partial(counts.__getitem__, why))
 
     def _figure(self, name: str) -> int:
         return self.status()[name]

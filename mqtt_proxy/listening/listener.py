@@ -41,6 +41,7 @@ from mqtt_proxy.mqtt.session.keepalive import SLOT_MS
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.topic_names import TopicNames
 from mqtt_proxy.websocket import Rules
+from remoting import clock
 from runtime.clock import Clock
 from runtime.logs import get_logger
 from runtime.process import keep_large_buffers_apart, room_for
@@ -346,7 +347,7 @@ class Listener:
         """At the end of each slot close what is overdue; twice a second check whether a certificate has changed."""
         assert self._shared is not None
         assert self._timer is not None
-        late_ms = int((self._shared.loop.time() - self._timer.when()) * 1_000)
+        late_ms = int((clock.monotonic_s() - self._timer.when()) * 1_000)
         if late_ms >= LATE_MS:
             self._shared.excuse(late_ms)
         now_ms = self._shared.now_ms()

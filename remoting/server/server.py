@@ -237,7 +237,7 @@ class RemotingServer:
         """Cut the connections with overdue frames, and those that are silent without a proved key."""
         loop = asyncio.get_running_loop()
         if self._sweep_timer is not None:
-            late = late_s(self._sweep_timer.when(), loop.time())
+            late = late_s(self._sweep_timer.when(), clock.monotonic_s())
             if late:
                 self.intake.excuse(late)
                 self.strangers.excuse(late)

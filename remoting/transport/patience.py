@@ -31,7 +31,7 @@ class PatientTimer:
         self._timer = self._loop.call_later(self._step_s, self._over)
 
     def cancel(self) -> None:
-        """Do not call back."""
+        """End without a call: what was waited for has come."""
         self._timer.cancel()
 
     def _over(self) -> None:

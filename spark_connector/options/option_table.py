@@ -226,7 +226,7 @@ def local_path(text: str) -> str:
 
 
 def local_file(text: str) -> Path:
-    """As `local_path`."""
+    """The path of a local file, as `local_path` returns it, for what reads files. Raises its errors."""
     return Path(local_path(text))
 
 

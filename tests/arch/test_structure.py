@@ -15,7 +15,6 @@ from tests.support.allowed import check
 
 MODULES_MAX = 20
 CHAIN_MAX = 7
-SMALL_LINES = 60
 PRODUCT_LINES_MAX = 64_000
 PRODUCT_FILES_MAX = 450
 
@@ -49,18 +48,6 @@ def test_chains_of_imports_are_short() -> None:
     chains = {room: house.longest_chain(names) for room, names in house.rooms().items()}
     long = {room: chain for room, chain in chains.items() if len(chain) > CHAIN_MAX}
     check("chains", {room: len(chain) for room, chain in long.items()}, f"a long chain of imports {long}")
-
-
-def test_a_small_module_has_more_than_one_reader() -> None:
-    """What only one neighbour imports belongs in its file, unless it is worth a file of its own."""
-    found = []
-    for module in house.modules().values():
-        readers = house.importers()[module.name]
-        if module.lines >= SMALL_LINES or module.path.name.startswith("__") or len(readers) != 1:
-            continue
-        if house.modules()[next(iter(readers))].room == module.room:
-            found.append(module.name)
-    check("small_modules", {"product": len(found)}, f"small modules with a single importer beside them: {found}")
 
 
 def test_size_of_the_product(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,9 +47,8 @@ def ports(value: Configuration, name: str) -> tuple[set[int], int]:
 
 
 def mqtt_ports(value: Configuration) -> set[int]:
-    """Plain, and by TLS if that is on."""
-    proxy = value.proxy
-    return {proxy.port} if proxy.listen.tls_port is None else {proxy.port, proxy.listen.tls_port}
+    """Without TLS and with it, each if it is opened."""
+    return {port for port in (value.proxy.plain_port, value.proxy.listen.tls_port) if port is not None}
 
 
 @pytest.mark.parametrize("name", [*SERVERS, "spark"])

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
 from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, columns_of_rows
-from spark_connector.decode.json.values import USUAL, Moments, converters_of, parse_object, read_fields
+from spark_connector.decode.json.values import USUAL, MomentForm, converters_of, parse_object, read_fields
 from spark_connector.options.option_table import UNITS
 
 
@@ -100,7 +100,7 @@ class JsonDecoder:
         With a unit, Arrow's reader takes the numbers of such columns as whole ones, and texts are read one by one.
         """
         self._schema = schema
-        self._moments = Moments(unit or USUAL.unit, form or USUAL.format)
+        self._moments = MomentForm(unit or USUAL.unit, form or USUAL.format)
         self._converters = converters_of(schema, self._moments)
         self._counted = {
             one.name for one in schema if unit is not None and pa.types.is_timestamp(one.type) and one.type.tz

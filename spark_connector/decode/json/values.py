@@ -56,7 +56,7 @@ Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class MomentForm:
     """How moments are written: the unit of numbers (a key of UNITS), and the form of texts; "" is ISO 8601."""
 
     unit: str = "s"
@@ -77,7 +77,7 @@ class Moments:
         return value // (per_s // 1_000_000)
 
 
-USUAL = Moments()
+USUAL = MomentForm()
 
 
 def parse_object(body: bytes) -> tuple[dict[str, Any] | None, str]:
@@ -119,13 +119,13 @@ def read_fields(found: Mapping[str, Any], converters: Mapping[str, Convert]) -> 
     return values, reason
 
 
-def converters_of(schema: pa.Schema, moments: Moments = USUAL) -> dict[str, Convert]:
+def converters_of(schema: pa.Schema, moments: MomentForm = USUAL) -> dict[str, Convert]:
     """Return what reads each field of a schema."""
     return {field.name: converter(field.type, moments) for field in schema}
 
 
 @lru_cache(maxsize=1024)
-def converter(type_: pa.DataType, moments: Moments = USUAL) -> Convert:
+def converter(type_: pa.DataType, moments: MomentForm = USUAL) -> Convert:
     """Return what reads a value of one Arrow type; it raises Mismatch."""
     for test, make in _MAKERS:
         if test(type_):
@@ -146,7 +146,7 @@ def name_of(value: Any) -> str:
     return "an array" if isinstance(value, list) else "an object"
 
 
-def _text(_: pa.DataType, __: Moments) -> Convert:
+def _text(_: pa.DataType, __: MomentForm) -> Convert:
     def convert(value: Any) -> str:
         text = value if isinstance(value, str) else json.dumps(value, default=float, separators=(",", ":"))
         if not text.isascii():
@@ -159,7 +159,7 @@ def _text(_: pa.DataType, __: Moments) -> Convert:
     return convert
 
 
-def _integer(type_: pa.DataType, __: Moments) -> Convert:
+def _integer(type_: pa.DataType, __: MomentForm) -> Convert:
     bound = 1 << (type_.bit_width - 1)
 
     def convert(value: Any) -> int:
@@ -170,7 +170,7 @@ def _integer(type_: pa.DataType, __: Moments) -> Convert:
     return convert
 
 
-def _floating(_: pa.DataType, __: Moments) -> Convert:
+def _floating(_: pa.DataType, __: MomentForm) -> Convert:
     def convert(value: Any) -> float:
         if isinstance(value, str) and value in NAMED_NUMBERS:
             return NAMED_NUMBERS[value]
@@ -187,7 +187,7 @@ def _floating(_: pa.DataType, __: Moments) -> Convert:
     return convert
 
 
-def _boolean(_: pa.DataType, __: Moments) -> Convert:
+def _boolean(_: pa.DataType, __: MomentForm) -> Convert:
     def convert(value: Any) -> bool:
         if not isinstance(value, bool):
             raise Mismatch("true or false", name_of(value))
@@ -196,7 +196,7 @@ def _boolean(_: pa.DataType, __: Moments) -> Convert:
     return convert
 
 
-def _decimal(type_: pa.DataType, __: Moments) -> Convert:
+def _decimal(type_: pa.DataType, __: MomentForm) -> Convert:
     wanted = f"decimal({type_.precision},{type_.scale})"
     unit = Decimal(1).scaleb(-type_.scale)
 
@@ -223,7 +223,7 @@ def fits(number: Decimal, precision: int, scale: int) -> bool:
     return -(exponent + zeros) <= scale and number.adjusted() < precision - scale
 
 
-def _moment(type_: pa.DataType, moments: Moments) -> Convert:
+def _moment(type_: pa.DataType, moments: MomentForm) -> Convert:
     wanted = "a timestamp" if type_.tz else "a timestamp without a zone"
 
     def convert(value: Any) -> int:
@@ -279,7 +279,7 @@ def parse_moment(text: str) -> int | None:
     return whole + int((fraction or "0").ljust(6, "0")[:6])
 
 
-def _date(_: pa.DataType, __: Moments) -> Convert:
+def _date(_: pa.DataType, __: MomentForm) -> Convert:
     def convert(value: Any) -> date:
         if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
             try:
@@ -291,7 +291,7 @@ def _date(_: pa.DataType, __: Moments) -> Convert:
     return convert
 
 
-def _binary(_: pa.DataType, __: Moments) -> Convert:
+def _binary(_: pa.DataType, __: MomentForm) -> Convert:
     def convert(value: Any) -> bytes:
         if isinstance(value, str):
             try:
@@ -303,7 +303,7 @@ def _binary(_: pa.DataType, __: Moments) -> Convert:
     return convert
 
 
-def _list(type_: pa.DataType, moments: Moments) -> Convert:
+def _list(type_: pa.DataType, moments: MomentForm) -> Convert:
     item = converter(type_.value_type, moments)
 
     def convert(value: Any) -> list[Any]:
@@ -320,7 +320,7 @@ def _list(type_: pa.DataType, moments: Moments) -> Convert:
     return convert
 
 
-def _struct(type_: pa.DataType, moments: Moments) -> Convert:
+def _struct(type_: pa.DataType, moments: MomentForm) -> Convert:
     parts = {field.name: converter(field.type, moments) for field in type_}
 
     def convert(value: Any) -> dict[str, Any]:
@@ -338,7 +338,7 @@ def _struct(type_: pa.DataType, moments: Moments) -> Convert:
     return convert
 
 
-def _map(type_: pa.DataType, moments: Moments) -> Convert:
+def _map(type_: pa.DataType, moments: MomentForm) -> Convert:
     key, item = converter(type_.key_type, moments), converter(type_.item_type, moments)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
@@ -355,7 +355,7 @@ def _map(type_: pa.DataType, moments: Moments) -> Convert:
     return convert
 
 
-_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Moments], Convert]], ...] = (
+_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, MomentForm], Convert]], ...] = (
     (pa.types.is_string, _text),
     (pa.types.is_integer, _integer),
     (pa.types.is_floating, _floating),

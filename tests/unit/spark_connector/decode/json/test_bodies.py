@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.json.bodies import JsonDecoder, find_plain, holds_decimal, is_read_by_arrow
-from spark_connector.decode.json.values import Moments, converters_of, parse_object, read_fields
+from spark_connector.decode.json.values import MomentForm, converters_of, parse_object, read_fields
 
 SCHEMA = arrow_schema(
     parse_columns(
@@ -81,7 +81,7 @@ MOMENT_SCHEMA = arrow_schema(parse_columns("at timestamp, nt timestamp_ntz, n in
 )
 def test_moments_in_another_form_are_the_same_both_ways(unit: str | None, form: str, bodies: list[bytes]) -> None:
     decoded = JsonDecoder(MOMENT_SCHEMA, unit, form or None).decode(pa.array(bodies, pa.binary()))
-    converters = converters_of(MOMENT_SCHEMA, Moments(unit or "s", form))
+    converters = converters_of(MOMENT_SCHEMA, MomentForm(unit or "s", form))
     for row, body in enumerate(bodies):
         found, why = parse_object(body)
         values: list[Any] = [None] * len(MOMENT_SCHEMA)
