@@ -99,7 +99,7 @@ def decide_again(rows: Iterable[LedgerRow]) -> set[str]:
     states: dict[str, SensorState] = {}
     decided = set()
     for row in sorted(rows, key=lambda reading: (reading.queue_id, reading.queue_offset)):
-        states[row.sensor], deviation = step(states.get(row.sensor, SensorState()), row.value)
+        states[row.sensor], deviation = step(states.get(row.sensor, SensorState()), row.sensor, row.value)
         if deviation is not None:
             decided.add(f"cmd-{row.id}")
     return decided

@@ -58,7 +58,7 @@ class AnomalyProcessor(StatefulProcessor):
         stored = self._state.get() if self._state.exists() else None
         state = SensorState(*stored) if stored is not None else SensorState()
         for row in sorted(rows, key=lambda reading: reading.queueOffset):
-            state, deviation = step(state, row.value)
+            state, deviation = step(state, key[0], row.value)
             if deviation is not None:
                 yield Row(
                     sensor=key[0],
