@@ -347,27 +347,32 @@ class Demo:
             except SparkFailed as failure:
                 self._give_up(str(failure))
         device = self._device
-        self._tick("done")
-        rows = read_ledger(self._out / "ledger")
-        accounting = settle(
-            acknowledged=device.acknowledged,
-            stored=stored_counts(self._ports.nameserver, self._options.host),
-            rows=rows,
-            deliveries=device.commands,
-        )
+        self._tick("accounting")
+        with self._view.waiting("waiting for the rows that Spark wrote to be read and counted"):
+            rows = read_ledger(self._out / "ledger")
+            accounting = settle(
+                acknowledged=device.acknowledged,
+                stored=stored_counts(self._ports.nameserver, self._options.host),
+                rows=rows,
+                deliveries=device.commands,
+            )
         for line in accounting.lines:
             device.tell(line.text)
-        device.close()
-        self._spark.dismiss()
+        with self._view.waiting("waiting for the device and Spark to end"):
+            device.close()
+            self._spark.dismiss()
         self._save(accounting)
-        return accounting, [*device.problems(), *self._draw(rows, accounting)]
+        with self._view.waiting("waiting for the picture and the page to be drawn"):
+            drawn = self._draw(rows, accounting)
+        return accounting, [*device.problems(), *drawn]
 
     def _drain(self) -> None:
         """Process everything: a command's answer is a reading again, so repeat until the log stops growing."""
         stored = (-1, -1)
         while True:
-            if not self._device.wait_acknowledged(DELIVERY_TIMEOUT_S):
-                return
+            with self._view.waiting("waiting for the broker to acknowledge the last readings"):
+                if not self._device.wait_acknowledged(DELIVERY_TIMEOUT_S):
+                    return
             try:
                 self._order_drain()
             except SparkFailed:

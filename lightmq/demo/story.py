@@ -7,7 +7,7 @@ zoom into. Invariant: drawn from the rows that Spark wrote and the commands that
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +31,9 @@ from lightmq.demo.picture import (
     TEAL,
     VIOLET,
     Picture,
+    beside,
     callout,
+    log_scale,
 )
 
 LONE_PANELS_MAX = 4
@@ -40,8 +42,8 @@ HEIGHT_MIN = 6.2
 """Inches; a picture of one panel shows it large."""
 SMOOTHED = 7
 """Readings in the running mean that is drawn over them."""
-NAMES_STACKED = 4
-"""Names of moments close to each other are written below each other."""
+SPREADS_SHOWN_MAX = 100
+"""An anomaly farther off is "more than"; the number says nothing more."""
 STEPS = {
     "Spark starts": "Spark starts",
     "Spark's first rows": "its first rows",
@@ -125,8 +127,10 @@ def headline(story: Story, readings: Mapping[str, Points]) -> tuple[str, str]:
     count = sum(row.sensor != ACKNOWLEDGEMENT_SENSOR for row in story.rows)
     about = f"{count:,} readings of {sensors} sensor{'s' if sensors != 1 else ''}"
     rest = f"{about} over MQTT into one log and Spark, which sent a command back for each anomaly"
-    if trips and story.is_live:
-        rest += f", the quickest {min(trips):,.0f} ms after its reading"
+    if live := live_trips_s(story):
+        rest += f", half within {median(live):.2g} s of its reading once it was up"
+    elif trips and story.is_live:
+        rest += "; all of them are answers to readings from before Spark was up"
     start = story.moments.seconds()
     if not story.is_live or "Spark's first rows" not in start:
         return f"{found} found in {about}", rest
@@ -136,6 +140,18 @@ def headline(story: Story, readings: Mapping[str, Points]) -> tuple[str, str]:
     if during is not None:
         title += f" and {during:.0f} % of this machine's CPU"
     return f"{title}; {found} on the way", rest
+
+
+def live_trips_s(story: Story) -> list[float]:
+    """Seconds from reading to command, of those readings that were sent once all queries were up."""
+    up_s = story.moments.seconds().get("all queries up")
+    if up_s is None or not story.is_live:
+        return []
+    return [
+        max(one["arrived_ms"] - one["sent_ms"], 1) / 1000
+        for one in story.commands
+        if "arrived_ms" in one and story.place(one["sent_ms"]) > up_s
+    ]
 
 
 def cpu_between(readings: Mapping[str, Points], begin_s: float, end_s: float) -> float | None:
@@ -170,11 +186,13 @@ def draw_story(path: Path, story: Story) -> None:
         draw_panel(axes, panel, readings, story)
         first = first or axes
         finish(axes, ends, story, named=axes is first)
+        note(axes, panel, readings, story)
         axes.tick_params(labelbottom=number + 1 == rows)
     if has_trips:
         axes = page.axes(grid[rows, 0], "From a reading to the command that it caused", y="seconds")
         draw_trips(axes, story)
         finish(axes, ends, story, named=first is None)
+        note_median(axes, story)
     if first is not None:
         page.figure.axes[-1].set_xlabel(
             "seconds since the demo began" if story.is_live else "days since the first reading"
@@ -190,18 +208,13 @@ def finish(axes: Any, ends: Sequence[float], story: Story, *, named: bool) -> No
     if not story.is_live:
         return
     moments = [moment for moment in story.moments.all if moment.name in STEPS and low <= moment.at_s <= high]
-    before, level = -1e9, 0
+    times = Counter(moment.name for moment in moments)
     for moment in moments:
         axes.axvline(moment.at_s, color=INK, linewidth=0.9, linestyle=(0, (3, 3)), zorder=1)
-        level = (level + 1) % NAMES_STACKED if moment.at_s - before < 0.2 * (high - low) else 0
-        before = moment.at_s
-        if named:
-            axes.text(
-                moment.at_s, 0.94 - 0.12 * level, f" {STEPS[moment.name]}, {moment.at_s:.0f} s ",
-                transform=axes.get_xaxis_transform(), fontsize=8.5, color=INK, va="center", zorder=9,
-                ha="right" if moment.at_s > low + 0.8 * (high - low) else "left",
-                bbox={"boxstyle": "round,pad=0.15", "fc": PAPER, "ec": "none", "alpha": 0.8},
-            )  # fmt: skip
+        if named and times[moment.name]:
+            often = f", {times[moment.name]} times, first" if times[moment.name] > 1 else ","
+            beside(axes, (moment.at_s, 0.93), f"{STEPS[moment.name]}{often} {moment.at_s:.0f} s", step=0.13)
+            times[moment.name] = 0  # named once, however often it happened
 
 
 def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], story: Story) -> None:
@@ -227,22 +240,22 @@ def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], story: S
     if panel.unit.startswith("% of"):
         axes.set_ylim(0, 155)  # above full load is room for the names of the moments
         axes.set_yticks([0, 50, 100])
-    if mine:
-        last = max(readings[name][-1][0] for name in there)
-        note(axes, max(mine, key=lambda one: float(one["deviation"])), panel, story, last)
 
 
-def note(axes: Any, command: Mapping[str, Any], panel: Panel, story: Story, last: float) -> None:
-    """Say what the strongest anomaly of a panel was; `last` is the place of its last reading."""
+def note(axes: Any, panel: Panel, readings: Mapping[str, Points], story: Story) -> None:
+    """Say what the strongest anomaly of a panel was."""
+    mine = [one for one in story.commands if one["sensor"] in panel.sensors and one["sensor"] in readings]
+    if not mine:
+        return
+    command = max(mine, key=lambda one: float(one["deviation"]))
     at, value = story.place(command["time_ms"]), command["value"] / panel.divisor
     low, high = axes.get_ylim()
     is_high = value > (low + high) / 2
-    is_late = at > 0.7 * last
     text = f"{value:,.3g} {panel.unit}".replace(" value", "").replace("% of a core", "%")
-    callout(
-        axes, f"{text}: {command['deviation']:.1f} standard deviations off, command sent", (at, value),
-        (-16 if is_late else 16, -14 if is_high else 14), RED,
-    )  # fmt: skip
+    spreads = float(command["deviation"])
+    how_far = f"more than {SPREADS_SHOWN_MAX}" if spreads > SPREADS_SHOWN_MAX else f"{spreads:.1f}"
+    callout(axes, f"{text}: {how_far} times its usual spread off, command sent", (at, value),
+            (16, -14 if is_high else 14), RED)  # fmt: skip
 
 
 def running_mean(values: Sequence[float]) -> list[float]:
@@ -257,21 +270,18 @@ def draw_trips(axes: Any, story: Story) -> None:
         for one in story.commands
         if "arrived_ms" in one
     ]
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     for at, took in placed:
         axes.plot([at - took, at], [took, took], color=GREEN, alpha=0.25, linewidth=1.2)
     axes.scatter([at for at, _ in placed], [took for _, took in placed], color=GREEN, s=26, zorder=8, edgecolor=PAPER)
-    up_s = story.moments.seconds().get("all queries up")
-    live = [
-        took
-        for one, (_, took) in zip(story.commands, placed, strict=False)
-        if up_s and story.place(one["sent_ms"]) > up_s
-    ]
-    if live:
+    log_scale(axes)
+
+
+def note_median(axes: Any, story: Story) -> None:
+    """Half of the commands that are no backlog came quicker than this."""
+    if live := live_trips_s(story):
         axes.axhline(median(live), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
         text = f"median {median(live):.2g} s of the {len(live)} caused once all queries were up"
-        axes.text(0.01, 0.32, text, transform=axes.transAxes, fontsize=8.5, color=MUTED)
+        beside(axes, (axes.get_xlim()[0], 0.12), text, MUTED)
 
 
 def draw_accounting(axes: Any, accounting: Accounting) -> None:

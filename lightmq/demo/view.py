@@ -1,10 +1,14 @@
 """What the demo shows in a terminal: a live table, or a line every two seconds; at the end the accounting.
 
-Invariant: drawing reads a `Figures` and changes nothing. Thread rule: the main thread.
+Invariant: drawing reads a `Figures` and changes nothing; a wait is never silent for longer than PROGRESS_INTERVAL_S.
+Thread rule: the main thread; what is waited for is said by a thread of its own meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -16,8 +20,11 @@ from rich.text import Text
 
 from lightmq.demo.accounting import Accounting
 from lightmq.demo.driver import QueryProgress
+from remoting import clock
 
 PLAIN_INTERVAL_S = 2.0
+PROGRESS_INTERVAL_S = 8.0
+"""A line that says nothing new, or what is waited for, comes this often."""
 REFRESHES_PER_S = 4
 
 
@@ -104,7 +111,7 @@ class LiveView:
             None if plain or not console.is_terminal else Live(console=console, refresh_per_second=REFRESHES_PER_S)
         )
         self._last_plain_s = -PLAIN_INTERVAL_S
-        self._last_phase = ""
+        self._last_line = ""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -119,20 +126,40 @@ class LiveView:
         """Print one line that stays."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
+    @contextmanager
+    def waiting(self, what: str, interval_s: float = PROGRESS_INTERVAL_S) -> Iterator[None]:
+        """Say every few seconds what takes so long, until the block ends."""
+        begun_s, ended = clock.monotonic_s(), threading.Event()
+
+        def tell() -> None:
+            while not ended.wait(interval_s):
+                self.note(f"{what}, for {clock.monotonic_s() - begun_s:.0f} s")
+
+        teller = threading.Thread(target=tell, name="demo-waiting", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            teller.join()
+
     def show(self, snapshot: Figures) -> None:
         """Draw, or print a line when it is time for one."""
         if self._live is not None:
             self._live.update(draw(snapshot))
             return
-        due = snapshot.elapsed_s - self._last_plain_s >= PLAIN_INTERVAL_S
-        if not due and snapshot.phase == self._last_phase:
-            return
-        self._last_plain_s, self._last_phase = snapshot.elapsed_s, snapshot.phase
         rows = snapshot.queries.get("ledger", QueryProgress())
         spark = f"Spark batch {rows.batch} rows {rows.total:,}" if "ledger" in snapshot.queries else snapshot.spark_note
+        trips = f" (p50 {milliseconds(snapshot.round_trip_p50_ms)})" if snapshot.round_trip_p50_ms is not None else ""
+        news = f"{snapshot.phase:<12} {spark}  commands {snapshot.commands}{trips}"
+        interval_s = PROGRESS_INTERVAL_S if news == self._last_line else PLAIN_INTERVAL_S
+        is_other_phase = self._last_line[:12] != news[:12]
+        if snapshot.elapsed_s - self._last_plain_s < interval_s and not is_other_phase:
+            return
+        self._last_plain_s, self._last_line = snapshot.elapsed_s, news
         self._console.print(
             f"{snapshot.elapsed_s:5.0f} s  {snapshot.phase:<12} published {snapshot.acknowledged:,}  {spark}  "
-            f"commands {snapshot.commands} (p50 {milliseconds(snapshot.round_trip_p50_ms)})",
+            f"commands {snapshot.commands}{trips}",
             highlight=False,
             markup=False,
             soft_wrap=True,
@@ -148,8 +175,14 @@ def print_summary(console: Console, accounting: Accounting, round_trips_ms: list
         console.print(mark, style="green" if line.holds else "bold red", highlight=False)
     trip = latency(percentile(round_trips_ms, 0.5), percentile(round_trips_ms, 0.95))
     if round_trips_ms:
-        console.print(f"reading to command, once Spark was up: {trip}", highlight=False)
+        of = f"{len(round_trips_ms)} of the commands, whose readings came once Spark was up"
+        console.print(f"reading to command: {trip}; {of}", highlight=False, soft_wrap=True)
     else:
-        console.print("reading to command: every command answered a reading from before Spark was up", soft_wrap=True)
+        console.print(
+            "reading to command: not measured. The readings behind the commands came before every query was up, so "
+            "their times are those of Spark's start; a longer run (--seconds) has others",
+            highlight=False,
+            soft_wrap=True,
+        )
     for note in notes:
         console.print(note, highlight=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 
 from rich.console import Console
 
@@ -48,6 +49,28 @@ def test_plain_lines_keep_their_pace() -> None:
         shot.phase = "draining"
         view.show(shot)
     assert len(text.getvalue().strip().splitlines()) == 2
+
+
+def test_a_line_without_news_comes_seldom() -> None:
+    """But it comes: nobody is to think that it stands still."""
+    out, text = console(terminal=False)
+    with LiveView(out, plain=True) as view:
+        shot = snapshot()
+        for second in range(25):
+            shot.elapsed_s = 12.0 + second
+            view.show(shot)
+    assert len(text.getvalue().strip().splitlines()) == 4
+
+
+def test_a_wait_is_not_silent() -> None:
+    out, text = console(terminal=False)
+    with LiveView(out, plain=True) as view:
+        said = threading.Event()
+        note = view.note
+        view.note = lambda line: (note(line), said.set())  # type: ignore[method-assign, assignment]
+        with view.waiting("waiting for the picture", interval_s=0.01):
+            assert said.wait(20)
+    assert text.getvalue().startswith("waiting for the picture, for 0 s")
 
 
 def test_the_live_view_starts_and_ends() -> None:
