@@ -13,7 +13,8 @@ from pathlib import Path
 
 from remoting.protocol.errors import LightMQError
 from tests.chaos import judges
-from tests.chaos.cluster import DISK_BYTES, Cluster
+from tests.chaos.cluster import DISK_BYTES, GROUP, Cluster
+from tests.chaos.consumers import Consumers
 from tests.chaos.group import in_sync, logs
 from tests.chaos.injector import WIPE_OTHERS_MIN, Injector
 from tests.chaos.ledger import Ledger
@@ -70,6 +71,7 @@ class Load:
 
     sources: list[Source] = field(default_factory=list)
     subscriber: Subscriber | None = None
+    consumers: Consumers | None = None
     sight: Sight = field(default_factory=Sight)
     followers: list[Follower] = field(default_factory=list)
     registers: list[RegisterClient] = field(default_factory=list)
@@ -88,7 +90,7 @@ class Load:
         """End all threads."""
         for source in self.sources:
             source.stop()
-        for reader in (self.subscriber, *self.followers, *self.registers, self.watch):
+        for reader in (self.subscriber, self.consumers, *self.followers, *self.registers, self.watch):
             if reader is not None:
                 reader.stop()
 
@@ -164,6 +166,8 @@ class Run:
         self.load.sources.append(ProducerSource(ledger, options.rate / 3, now, lambda: self.cluster.controllers, 0))
         for source in self.load.sources:
             source.start()
+        self.load.consumers = Consumers(lambda: self.cluster.controllers, GROUP, options.seed)
+        self.load.consumers.start()
         self.flowing("at the start")
         self._begin_looking()
         self.record.note("load", rate=options.rate)
@@ -200,6 +204,12 @@ class Run:
             source.drain()
         self.until("all answers", lambda: all(source.is_drained for source in self.load.sources), UP_S)
         self.record.note("drained", acknowledged=self.load.counts())
+        consumers = self.load.consumers
+        assert consumers is not None
+        consumers.drain()
+        if not self.until("all that consumers are owed", lambda: consumers.is_settled, UP_S):
+            self.record.note("owed", what=consumers.owed())
+        self.record.note("settled")
         subscriber = self.load.subscriber
         assert subscriber is not None
         final = self._final()
@@ -211,6 +221,7 @@ class Run:
         if self.options.brokers > 1:
             self.until("replicas and learners", self._is_level, UP_S)
         self.report.verdicts = verdicts(self.load, final, self._end)
+        self.report.verdicts.append(consumers.verdict(is_cleaned=self.options.kept_mb > 0))
         wipes = [(each["node"], each["at"]) for each in self.record.of("wiped")]
         self.report.verdicts.append(judges.registers(histories(self.load.registers, wipes)))
         self.report.problems += self.load.sight.problems[:20]
