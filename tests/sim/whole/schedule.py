@@ -20,12 +20,13 @@ import pytest
 
 from tests.sim.whole.checkers import Judge
 from tests.sim.whole.clients import Producer
+from tests.sim.whole.consumers import WholeScene
 from tests.sim.whole.disk import PowerCut
 from tests.sim.whole.faults import Faults
 from tests.sim.whole.group import Cluster, patch_product
 from tests.sim.whole.loop import Host, Violation, World
 
-QUIET_S, FAULTS_S, HEALED_S = 3.0, 20.0, 90.0
+QUIET_S, FAULTS_S, HEALED_S, DRAINED_S = 3.0, 20.0, 90.0, 240.0
 LINES_MAX = 2_000
 IN_MEMORY = Path("/dev/shm")
 
@@ -76,6 +77,7 @@ class Schedule:
         for each in self.cluster.processes:
             each.begin()
         producers = [Producer(self.cluster, number, self.judge.took) for number in range(1, 2 + chance.randrange(2))]
+        scene = self.scene = WholeScene(self.cluster)
         world.run(QUIET_S * chance.random())
         self.faults.begin()
         world.run(world.now + FAULTS_S * (0.3 + 0.7 * chance.random()))
@@ -84,6 +86,13 @@ class Schedule:
         world.run(world.now + 2.0)
         for each in producers:
             each.is_done = True
+        self._drain(scene)
+        self._catch_up()
+        self.judge.final()
+
+    def _catch_up(self) -> None:
+        """Until all brokers have the same, and a while longer."""
+        world = self.world
         end = world.now + HEALED_S
         while not self.judge.is_settled():
             self.judge.failures()
@@ -95,7 +104,24 @@ class Schedule:
             world.run(world.now + 0.5)
         world.run(world.now + 4.0)
         self.judge.failures()
-        self.judge.final()
+
+    def _drain(self, scene: WholeScene) -> None:
+        """Consumers take and acknowledge all there is, and the account is made."""
+        world, state = self.world, scene.state
+        scene.is_draining = True
+        end = world.now + DRAINED_S
+        while (scene.senders or state.owed()) and world.now < end:
+            world.run(world.now + 0.5)
+            self.judge.failures()
+        scene.is_over = True
+        world.run(world.now + 1.0)
+        scene.host.kill()
+        self.cluster.network.process_ended(scene.host, silently=False)
+        scene.cast.account()
+        state.account()
+        if state.broken:
+            rule, detail = state.broken[0]
+            raise Violation(rule, f"{detail} ({', '.join(scene.kinds)})")
 
     def run(self) -> Result:
         """Run it to its end."""
