@@ -11,8 +11,8 @@ from tests.conformance.wire import PROPERTIES, PUBLISH, Parts, take_apart
 
 EXPIRY, SUBSCRIPTION_ID = PROPERTIES["expiry"][0], PROPERTIES["sub_id"][0]
 AT_MOST = re.compile(r"expiry=max:(\d+)")
-LONG_ID_BYTES = 1_025
-"""What `{long}` stands for: one byte more than a client id may have here."""
+REPEATED = re.compile(r"\{(\w)\*(\d+)\}")
+"""In hex: `{a*4096}` is a text of that many letters."""
 
 
 class Run5(Run):
@@ -22,9 +22,7 @@ class Run5(Run):
     def bytes_of(words: tuple[str, ...]) -> bytes:
         """The bytes of a packet given in words, or in hex with text in quotation marks."""
         if words[0] == "hex":
-            words = tuple(
-                word.replace("{long}", f"'{'a' * LONG_ID_BYTES}'").replace("{long1024}", "a" * 1_024) for word in words
-            )
+            words = tuple(REPEATED.sub(lambda found: f"'{found[1] * int(found[2])}'", word) for word in words)
             return b"".join(
                 word[1:-1].encode() if word.startswith("'") else bytes.fromhex(word) for word in _hex_words(words[1:])
             )

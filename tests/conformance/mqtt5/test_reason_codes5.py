@@ -130,7 +130,7 @@ def named(row: tuple[str, str, int, str]) -> str:
 
 @pytest.mark.parametrize("row", IN_CONNECT, ids=named)
 def test_connect(row: tuple[str, str, int, str]) -> None:
-    """CONNACK with the code, and the end."""
+    """[MQTT-4.13.1-1] CONNACK with the code, and the end."""
     session = fresh()
     events = session.feed(bytes.fromhex(row[1]), 0)
     assert [type(event) for event in events] == [Violated]
@@ -141,7 +141,7 @@ def test_connect(row: tuple[str, str, int, str]) -> None:
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "byte by byte"])
 @pytest.mark.parametrize("row", CONNECTED, ids=named)
 def test_connected(row: tuple[str, str, int, str], cut: bool) -> None:
-    """DISCONNECT with the code, and the end, however the bytes arrive."""
+    """[MQTT-4.13.1-1] DISCONNECT with the code, and the end, however the bytes arrive."""
     session, data = connected(), bytes.fromhex(row[1])
     events = [event for at in range(len(data)) for event in session.feed(data[at : at + 1], 0)] if cut else []
     events = events if cut else session.feed(data, 0)
@@ -161,7 +161,7 @@ def test_characters_that_should_not_be_there_are_accepted(text: str) -> None:
 
 
 def test_the_largest_packet_is_the_one_announced_in_connack() -> None:
-    """One of exactly that size is accepted, header included [3.1.2.11.4]."""
+    """[MQTT-3.2.2-15] One of exactly that size is accepted, header included [3.1.2.11.4]."""
     session = fresh()
     session.feed(bytes.fromhex(CONNECT), 0)
     session.answers.accept(False)

@@ -37,7 +37,7 @@ def shake(data: bytes, rules: Rules | None = None, *, step: int = 1 << 20) -> Ha
 
 @pytest.mark.parametrize("step", [1, 50, 1 << 20])
 def test_accepted_however_it_is_cut(step: int) -> None:
-    """101 with the key's answer and the subprotocol known to both; no extension, whatever was offered."""
+    """[MQTT-6.0.0-4] 101 with the key's answer and the subprotocol known to both; no extension, whatever was offered."""
     outcome = shake(request(Sec_WebSocket_Extensions="permessage-deflate"), step=step)
     assert outcome is not None
     assert outcome.refusal == ""
@@ -117,7 +117,7 @@ def test_configured_path_and_origins() -> None:
 )
 @pytest.mark.parametrize("step", [7, 1 << 20])
 def test_refusals(data: bytes, status: int, step: int) -> None:
-    """Each has its status and a closed connection, and the answer repeats nothing of the request."""
+    """[MQTT-6.0.0-3] Each has its status and a closed connection, and the answer repeats nothing of the request."""
     outcome = shake(data, Rules(origins=("https://plant.example",)), step=step)
     assert outcome is not None
     assert outcome.response.startswith(b"HTTP/1.1 %d " % status), outcome

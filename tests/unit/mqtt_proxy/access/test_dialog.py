@@ -46,7 +46,7 @@ async def answered(wire: Wire, client: ScramClient) -> Any:
 
 
 async def test_both_sides_prove_themselves() -> None:
-    """The CONNACK carries the server's proof, and the session belongs to the user."""
+    """[MQTT-4.12.0-5] The CONNACK carries the server's proof, and the session belongs to the user."""
     async with running() as rig:
         offer(rig)
         client = ScramClient("ann", "right")
@@ -61,7 +61,7 @@ async def test_both_sides_prove_themselves() -> None:
 
 
 async def test_a_wrong_password_and_a_wrong_method() -> None:
-    """0x87 and 0x8C; no session is opened."""
+    """[MQTT-4.12.0-1] [MQTT-4.12.0-4] 0x87 and 0x8C; no session is opened."""
     async with running() as rig:
         wire = await connect(rig, ScramClient("ann", "right"))
         assert wire.received()[0].code == ReasonCode.BAD_AUTHENTICATION_METHOD
@@ -115,7 +115,7 @@ async def test_authenticating_again() -> None:
 
 @pytest.mark.parametrize("client", [ScramClient("ann", "wrong"), ScramClient("bob", "right"), ScramClient("", "right")])
 async def test_failing_to_authenticate_again(client: ScramClient) -> None:
-    """Or authenticating as another user: DISCONNECT."""
+    """[MQTT-4.12.1-2] Or authenticating as another user: DISCONNECT."""
     async with running() as rig:
         wire, told = await again(rig, client)
         assert (type(told[0]), told[0].reason) == (packets.Disconnect, ReasonCode.NOT_AUTHORIZED)

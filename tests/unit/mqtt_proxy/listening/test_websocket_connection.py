@@ -89,7 +89,7 @@ class Browser:
 
 
 async def test_connect_publish_and_deliver() -> None:
-    """Packets cut into frames anywhere, one frame or several per packet, deliveries back."""
+    """[MQTT-6.0.0-2] Packets cut into frames anywhere, one frame or several per packet, deliveries back."""
     async with world(door=DOOR) as here:
         browser = await Browser.open(here)
         publish = encode(packets.Publish(b"t", bytes(70_000), 1, False, False, 7))
@@ -159,7 +159,7 @@ async def test_another_path_or_page() -> None:
     [(TextMessage("hello"), 1003), (BytesMessage(bytes(65_537)), 1009), (CloseConnection(1001, "tab closed"), 1001)],
 )
 async def test_before_connect(sent: Any, code: int) -> None:
-    """Text, more than an unknown client may send, and a proper close: each is answered with its code."""
+    """[MQTT-6.0.0-1] Text, more than an unknown client may send, and a proper close: each is answered with its code."""
     async with world(door=DOOR) as here:
         browser = await Browser.open(here)
         browser.send(sent)

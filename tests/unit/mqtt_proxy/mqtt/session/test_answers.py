@@ -45,7 +45,7 @@ def test_what_connack_grants() -> None:
 
 
 def test_the_largest_accepted_packet_is_the_announced_one() -> None:
-    """To the byte."""
+    """[MQTT-3.2.2-15] To the byte."""
     session = deciding5(packet_size_bytes_max=200)
     session.answers.accept(False)
     (said,) = answers5(session)
@@ -58,7 +58,7 @@ def test_the_largest_accepted_packet_is_the_announced_one() -> None:
 
 
 def test_refusals() -> None:
-    """The code itself at level 5, the nearest one at level 4."""
+    """[MQTT-3.2.2-8] The code itself at level 5, the nearest one at level 4."""
     session = deciding5()
     session.answers.refuse(ReasonCode.USE_ANOTHER_SERVER, reason_string="full", server_reference="other:1883")
     expected = {props.REASON_STRING: b"full", props.SERVER_REFERENCE: b"other:1883"}
@@ -119,20 +119,25 @@ def test_no_reasons_for_clients_that_want_none() -> None:
 
 
 def test_reasons_for_clients_that_want_them() -> None:
-    """They are left out when they do not fit."""
+    """[MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.11.2-1] They are left out when they do not fit."""
     session = connected5({props.MAXIMUM_PACKET_SIZE: 20})
     session.answers.grant(5, [0, 0x87], "why")
     session.answers.grant(5, [0, 0x87], "w" * 30)
     session.answers.unsubscribed(5, [0, 0x11], "w" * 30)
+    send5(session, *[packets.Publish(b"a", b"", qos, False, False, qos) for qos in (1, 2)])
+    session.answers.refuse_publishes([1], 0x87, "w" * 30)
+    session.answers.refuse_publishes([2], 0x87, "w" * 30)
     assert answers5(session) == [
         packets.Suback(5, [0, 0x87], {props.REASON_STRING: b"why"}),
         packets.Suback(5, [0, 0x87]),
         packets.Unsuback(5, [0, 0x11]),
+        packets.Puback(1, 0x87),
+        packets.Pubrec(2, 0x87),
     ]
 
 
 def test_more_than_the_receive_maximum() -> None:
-    """0x93; QoS 0 and a repeated QoS 2 id do not count, and an answered one no longer does."""
+    """[MQTT-3.3.4-7] 0x93; QoS 0 and a repeated QoS 2 id do not count, and an answered one no longer does."""
     session = connected5(receive_maximum=2)
     first = packets.Publish(b"a", b"", 1, False, False, 1)
     second = packets.Publish(b"a", b"", 2, False, False, 2)
@@ -150,7 +155,7 @@ def test_more_than_the_receive_maximum() -> None:
 
 
 def test_a_client_whose_packet_limit_is_below_a_connack() -> None:
-    """[MQTT-3.1.2-24] it is refused in as few bytes as it accepts, or closed without an answer; nothing is delivered to
+    """[MQTT-3.2.2-19] [MQTT-3.1.2-24] it is refused in as few bytes as it accepts, or closed without an answer; nothing is delivered to
     it."""
     for packet_size_bytes_max, said in ((15, [packets.Connack(False, 0x95)]), (4, [])):
         session = deciding5({props.MAXIMUM_PACKET_SIZE: packet_size_bytes_max})

@@ -18,7 +18,7 @@ STEP = packets.Auth(0x18, METHOD | {props.AUTH_DATA: b"two"})
 
 
 def test_a_challenge_before_acceptance() -> None:
-    """Only AUTH may come, what follows it waits for the decision; every answer names the method."""
+    """[MQTT-4.12.0-2] [MQTT-4.12.0-5] Only AUTH may come, what follows it waits for the decision; every answer names the method."""
     session = deciding5(METHOD | {props.AUTH_DATA: b"one"})
     session.answers.challenge(b"now")
     assert session.state.status is Status.AUTHENTICATING
@@ -53,12 +53,12 @@ def test_reauthentication() -> None:
     ],
 )
 def test_invalid_auth_packets(session: Session, sent: packets.Auth) -> None:
-    """Without a method, with another one, or without a challenge."""
+    """[MQTT-4.12.0-3] [MQTT-4.12.1-1] Without a method, with another one, or without a challenge."""
     assert [event.reason for event in send5(session, sent)] == ["protocol_error"]
 
 
 def test_other_packets_while_challenged() -> None:
-    """0x82 in CONNACK; the client may also leave. The will is published in neither case."""
+    """[MQTT-3.1.2-30] 0x82 in CONNACK; the client may also leave. The will is published in neither case."""
     for sent, kind in ((packets.Pingreq(), packets.Connack), (packets.Disconnect(), None)):
         session = deciding5(METHOD)
         session.answers.challenge(None)

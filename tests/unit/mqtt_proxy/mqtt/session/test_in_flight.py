@@ -217,7 +217,7 @@ def test_no_matching_subscribers_keeps_the_exchange() -> None:
 
 
 def test_refusals_keep_the_order_and_free_the_id() -> None:
-    """A refused QoS 2 id is new again; the quota's count follows."""
+    """[MQTT-4.6.0-3] A refused QoS 2 id is new again; the quota's count follows."""
     incoming = Incoming()
     incoming.restore([30])
     incoming.receive_exactly_once(7)
