@@ -34,5 +34,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerTarget]:
 
 @pytest.mark.parametrize("scenario", load_scenarios(), ids=lambda scenario: scenario.name)
 def test_scenario(scenario: Scenario, server: ServerTarget) -> None:
-    """The script passes against the server."""
+    """[MQTT-7.0.0-2] The script passes against the server."""
     Run(server, f"u{os.getpid()}x{next(NUMBERS)}").play(scenario)

@@ -58,7 +58,7 @@ async def test_too_many_bytes_pause_publishers_until_half_is_answered() -> None:
 
 
 async def test_a_full_disk_rejects_all_and_acknowledges_nothing() -> None:
-    """A failure of the broker concerns all connections of the frame."""
+    """[MQTT-4.8.0-2] A failure of the broker concerns all connections of the frame."""
     async with running() as rig:
         rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(14, "disk full")]
         origins = [Origin(), Origin()]

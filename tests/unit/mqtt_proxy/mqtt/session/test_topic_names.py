@@ -38,7 +38,7 @@ def test_valid_names_are_cached(topic: bytes) -> None:
     ],
 )
 def test_invalid_names(topic: bytes, reason: str) -> None:
-    """Empty, with wildcards, not text, too long, too deep; none of them is cached."""
+    """[MQTT-4.7.3-3] Empty, with wildcards, not text, too long, too deep; none of them is cached."""
     names = make()
     with pytest.raises(PacketViolation) as refused:
         names.check_name(topic)
@@ -54,7 +54,7 @@ def test_valid_filters(topic_filter: str) -> None:
 
 @pytest.mark.parametrize("topic_filter", ["", "a#", "#/a", "a/b+", "+a", "x" * 301])
 def test_invalid_filters(topic_filter: str) -> None:
-    """Wildcards elsewhere, empty, too long."""
+    """[MQTT-4.7.3-3] Wildcards elsewhere, empty, too long."""
     with pytest.raises(PacketViolation, match="topic_filter"):
         make().check_filter(topic_filter)
 
