@@ -69,6 +69,7 @@ COMMANDS = (
         ADMINISTRATION,
         "Run the demo: this machine's sensors by MQTT to Spark, and commands back.",
     ),
+    ("size", "admin.size:size_command", ADMINISTRATION, "Estimate cores, memory and disk for a number of devices."),
     ("doctor", "admin.doctor:doctor", ADMINISTRATION, "Check this machine and a running broker, and suggest remedies."),
     (
         "top",

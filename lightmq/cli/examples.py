@@ -76,6 +76,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "top": ("lightmq top", "lightmq top --count 1 --json"),
     "demo": ("lightmq demo", "lightmq demo --seconds 60"),
+    "size": (
+        "lightmq size --devices 10000 --rate 1 --days 7 --tls",
+        "lightmq size --devices 500 --total-rate 2000 --payload 300 --subscribers 3 --replicas 2",
+    ),
     "doctor": ("lightmq doctor", "lightmq doctor --data /var/lib/lightmq --server controller-1:9876"),
     "health": ("lightmq health && echo well", "lightmq health --json"),
     "audit": ("lightmq audit --since 24h", "lightmq audit --since yesterday --until today --json"),
