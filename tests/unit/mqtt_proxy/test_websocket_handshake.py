@@ -37,7 +37,7 @@ def shake(data: bytes, rules: Rules | None = None, *, step: int = 1 << 20) -> Ha
 
 @pytest.mark.parametrize("step", [1, 50, 1 << 20])
 def test_accepted_however_it_is_cut(step: int) -> None:
-    """[MQTT-6.0.0-4] 101 with the key's answer and the subprotocol known to both; no extension, whatever was offered."""
+    """[MQTT-6.0.0-4] 101 with the key's answer and the subprotocol known to both; no extension, whatever is offered."""
     outcome = shake(request(Sec_WebSocket_Extensions="permessage-deflate"), step=step)
     assert outcome is not None
     assert outcome.refusal == ""

@@ -155,8 +155,8 @@ def test_more_than_the_receive_maximum() -> None:
 
 
 def test_a_client_whose_packet_limit_is_below_a_connack() -> None:
-    """[MQTT-3.2.2-19] [MQTT-3.1.2-24] it is refused in as few bytes as it accepts, or closed without an answer; nothing is delivered to
-    it."""
+    """[MQTT-3.1.2-24] [MQTT-3.2.2-19] it is refused in as few bytes as it accepts, or closed without an answer; nothing
+    is delivered to it."""
     for packet_size_bytes_max, said in ((15, [packets.Connack(False, 0x95)]), (4, [])):
         session = deciding5({props.MAXIMUM_PACKET_SIZE: packet_size_bytes_max})
         session.answers.accept(False)

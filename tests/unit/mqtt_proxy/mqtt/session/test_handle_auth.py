@@ -18,7 +18,7 @@ STEP = packets.Auth(0x18, METHOD | {props.AUTH_DATA: b"two"})
 
 
 def test_a_challenge_before_acceptance() -> None:
-    """[MQTT-4.12.0-2] [MQTT-4.12.0-5] Only AUTH may come, what follows it waits for the decision; every answer names the method."""
+    """[MQTT-4.12.0-2] [MQTT-4.12.0-5] Only AUTH may come, what follows it waits; every answer names the method."""
     session = deciding5(METHOD | {props.AUTH_DATA: b"one"})
     session.answers.challenge(b"now")
     assert session.state.status is Status.AUTHENTICATING
