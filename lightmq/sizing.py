@@ -98,7 +98,7 @@ def publish_us(rate_per_s: float) -> float:
     for (low, first), (high, second) in pairwise(PUBLISH_US):
         if rate_per_s <= high:
             share = math.log(rate_per_s / low) / math.log(high / low)
-            return first * (second / first) ** share
+            return first * math.exp(share * math.log(second / first))
     return PUBLISH_US[-1][1]
 
 
