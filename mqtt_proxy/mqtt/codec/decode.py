@@ -2,7 +2,7 @@
 
 Invariant: `decode` accepts exactly what MQTT 3.1.1, or MQTT 5 at level 5, allows in a packet by itself (what is allowed
 *when* is in the session's table); `decode(*split(encode(packet)), level) == packet`; for any input `decode` returns a
-packet or raises `PacketViolation`. Reason codes that a packet type does not have are malformed [table 2-6]; a CONNECT
+packet or raises `PacketViolation`. A reason code that a packet type does not have is a protocol error [1.2]; a CONNECT
 contains its level itself. The hot packets, PUBLISH and PUBACK in runs, are parsed by `scan` instead; this module is
 their complete form and the reference for theirs. Thread rule: pure functions.
 """
@@ -72,7 +72,7 @@ def _connect_fields(body: bytes, position: int, has_will: bool) -> tuple[Propert
 
 def _reason(packet_type: int, code: int) -> int:
     if code not in REASONS_OF_PACKETS[packet_type]:
-        raise PacketViolation(Reason.MALFORMED, f"{packets.PACKET_NAMES[packet_type]} with reason code {code:#x}")
+        raise PacketViolation(Reason.PROTOCOL, f"{packets.PACKET_NAMES[packet_type]} with reason code {code:#x}")
     return code
 
 

@@ -77,7 +77,7 @@ CONNECTED = [
     ("3.3.2.3", "30 05 000161 8000", 0x81, "a property length longer than it need be"),
     ("3.3.4 [MQTT-3.3.4-7]", "".join(f"32 06 000161 000{n} 00" for n in (1, 2, 3)), 0x93, "receive maximum exceeded"),
     ("3.1.2.11.4", "30 c6 01 " + "000161 00" + "00" * 194, 0x95, "one byte more than the maximum packet size"),
-    ("3.4.2.1", "40 03 0001 05", 0x81, "PUBACK with a code it does not have"),
+    ("3.4.2.1", "40 03 0001 05", 0x82, "PUBACK with a code it does not have"),
     ("2.2.1", "40 02 0000", 0x82, "PUBACK with packet id 0"),
     ("3.6.1 [MQTT-3.6.1-1]", "60 02 0001", 0x81, "PUBREL with flags 0"),
     ("3.8.3 [MQTT-3.8.3-2]", "82 03 0001 00", 0x82, "SUBSCRIBE without a filter"),
@@ -92,7 +92,7 @@ CONNECTED = [
     ("3.10.3 [MQTT-3.10.3-2]", "a2 03 0001 00", 0x82, "UNSUBSCRIBE without a filter"),
     ("3.14.1 [MQTT-3.14.1-1]", "e1 00", 0x81, "DISCONNECT with a flag"),
     ("3.14.2.2.2", "e0 07 00 05 1100000001", 0x82, "a session expiry after a CONNECT without one"),
-    ("3.14.2.1", "e0 02 05 00", 0x81, "DISCONNECT with a code that there is none of"),
+    ("3.14.2.1", "e0 02 05 00", 0x82, "DISCONNECT with a code that there is none of"),
     ("4.7.3 [MQTT-4.7.3-3]", f"30 68 0065 {'61' * 101} 00", 0x90, "well formed, longer than this server takes"),
     ("4.7.3 [MQTT-4.7.3-3]", f"82 6b 0001 00 0065 {'61' * 101} 00", 0x8F, "a filter longer than this server takes"),
 ]

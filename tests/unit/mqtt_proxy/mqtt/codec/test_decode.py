@@ -210,9 +210,9 @@ def test_a_changed_byte(packet: packets.Packet, data: st.DataObject) -> None:
         (0x30, b"\0\x01a\x06\x08\0\x03a/#", "protocol_error"),  # response topic with a wildcard
         (0x36, b"\0\x01a\0\x01\0", "invalid_qos"),
         (0x38, b"\0\x01a\0", "reserved_flags"),
-        (0x40, b"\0\x01\x01", "malformed_packet"),  # no such reason code in PUBACK
+        (0x40, b"\0\x01\x01", "protocol_error"),  # no such reason code in PUBACK
         (0x40, b"\0\x01\0\0x", "malformed_packet"),
-        (0x62, b"\0\x01\x10", "malformed_packet"),
+        (0x62, b"\0\x01\x10", "protocol_error"),
         (0x82, b"\0\x01\0", "protocol_error"),  # no filter
         (0x82, b"\0\x01\0\0\x01a", "malformed_packet"),  # no options
         (0x82, b"\0\x01\0\0\x01a\x40", "malformed_packet"),
@@ -223,8 +223,8 @@ def test_a_changed_byte(packet: packets.Packet, data: st.DataObject) -> None:
         (0xA2, b"\0\x01\0", "protocol_error"),
         (0x20, b"\0\0", "malformed_packet"),
         (0x90, b"\0\x01\0", "malformed_packet"),
-        (0xE0, b"\x01", "malformed_packet"),
-        (0xF0, b"\x87", "malformed_packet"),
+        (0xE0, b"\x01", "protocol_error"),
+        (0xF0, b"\x87", "protocol_error"),
         (0xF1, b"", "reserved_flags"),
         (0x10, b"\0\x04MQTT\x05\x02\0\0\x03\x16\0\0\0\x01a", "protocol_error"),  # data without a method
         (0x10, b"\0\x04MQTT\x05\x06\0\0\0\0\x01a\0", "malformed_packet"),  # will properties and nothing else
