@@ -26,6 +26,7 @@ class TopicNode(msgspec.Struct):
     """One level of the topic tree."""
 
     level: str
+    """Its name below the parent: of a search this may be several levels."""
     topic: str
     exists: bool = True
     """Whether there are messages of exactly this topic."""
@@ -99,7 +100,7 @@ class Queue(msgspec.Struct):
 
 
 async def list_topics(call: ApiCall) -> Any:
-    """Return a page of one level of the topic tree."""
+    """Return a page of one level of the topic tree, or of the levels at any depth whose name has a text in it."""
     fields = {"parent": call.text("parent")}
     if call.text("search"):
         fields["contains"] = call.text("search")
@@ -166,11 +167,14 @@ def _queues_of(topic: dict[str, Any]) -> list[dict[str, Any]]:
 
 OPERATIONS = (
     Operation(
-        name="list_topics", method="GET", path="/topics", summary="List one level of the tree of MQTT topics", tag=TAG,
+        name="list_topics", method="GET", path="/topics", tag=TAG,
+        summary="List one level of the tree of MQTT topics, or search their whole names",
         call=list_topics, answer=Page[TopicNode],
         query=(
             Parameter("parent", "The levels above, as `plant/7`; empty: the first level.", default="",
-                      characters_max=65_535), SEARCH, *PAGE,
+                      characters_max=65_535),
+            Parameter("search", "Part of the whole name: the highest levels that have it, at any depth. A search "
+                      "goes on where it left off: a page may have few items or none, and a `next`.", default=""), *PAGE,
         ),
     ),
     Operation(

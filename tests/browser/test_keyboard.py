@@ -45,6 +45,16 @@ def test_a_walk_by_keyboard(visitor: Visitor, server: Server) -> None:
     assert visitor.page.evaluate("!!document.activeElement.closest('dialog')")
     keyboard.press("Escape")
     visitor.page.get_by_role("dialog").wait_for(state="detached")
+    device.publish("meters/street-003/house-117/power", b"1")
+    keyboard.press("Control+k")
+    visitor.page.get_by_role("combobox").wait_for()
+    keyboard.type("house-117")
+    visitor.page.get_by_role("option", name="Topic meters/street-003/house-117").wait_for()
+    assert not visitor.findings()
+    keyboard.press("Enter")
+    visitor.heading("Topics").wait_for()
+    visitor.fill("Search topics by any part of their name", "3/house-117/pow")
+    visitor.page.get_by_role("button", name="meters/street-003/house-117/power").wait_for()
     device.close()
 
 

@@ -1,20 +1,32 @@
 """``lightmq topics``: every topic of every broker with its queues and message counts; ``create`` and ``update``.
 
+MQTT topics below them are found by any part of their whole name (``--search``).
+
 Invariant: a topic is changed on every broker that has it, or the command fails.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.admin.clients import pages
 from lightmq.cli.completing import TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
 from lightmq.cli.options import Json
-from lightmq.cli.outcome import CommandFailed, CommandMisused, json_object, print_done, print_rows, unreadable
+from lightmq.cli.outcome import (
+    CommandFailed,
+    CommandMisused,
+    json_object,
+    print_done,
+    print_rows,
+    printable,
+    unreadable,
+)
 from lightmq.cli.times import duration_ms, size_bytes
 from remoting.client.admin import topic_fields
 from remoting.protocol.frames.codes import RequestCode
@@ -32,16 +44,25 @@ LIKE_THE_LOG = "log"
 RETENTION_HELP = "How long the topic keeps messages: 12h, 7d, forever, or log for as long as the log does."
 RETENTION_SIZE_HELP = "How much the topic keeps on each broker: 500MB, 2GiB, unlimited, or log for no limit of its own."
 HEADINGS = ("TOPIC", "BROKER", "QUEUES", "MESSAGES", "FIRST-LAST")
+SEARCH_HEADINGS = ("TOPIC", "BROKER", "MESSAGES", "BELOW")
+COUNT_DEFAULT = 100
 
 
 @topics.default
 def listing(
     prefix: Annotated[str, TOPICS, Parameter(help="Only topics that begin with this.")] = "",
     *,
+    search: Annotated[str, Parameter(help="Find MQTT topics of any depth by a part of their whole name.")] = "",
+    count: Annotated[int, Parameter(help="Maximum number of topics that a search lists.")] = COUNT_DEFAULT,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per topic.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """List topics with their queues and message counts."""
+    """List topics with their queues and message counts, or the MQTT topics with a text in their names."""
+    if search:
+        if prefix:
+            raise CommandMisused("give the beginning of a topic or --search, not both")
+        _searched(search, count, json_output=json_output, target=target)
+        return
     rows: list[dict[str, Any]] = []
     with brokers(target) as found:
         for broker in found:
@@ -49,7 +70,25 @@ def listing(
             rows += [{"broker": broker.name, **row} for row in listed if str(row.get("topic", "")).startswith(prefix)]
     rows.sort(key=lambda row: (row["topic"], row["broker"]))
     empty = f"no topic begins with {prefix}" if prefix else "there are no topics yet: publish something"
+    if "/" in prefix:
+        empty += f"; MQTT topics are found by: lightmq topics --search {prefix}"
     print_rows(rows, HEADINGS, _cells, json_output=json_output, empty=empty)
+
+
+def _searched(text: str, count: int, *, json_output: bool, target: ServerTarget) -> None:
+    """List the highest levels of MQTT topics that have a text in their names."""
+    with brokers(target) as found:
+        asked = {"contains": text}
+        rows = [row for broker in found for row in pages(broker, RequestCode.TOPIC_TREE, "children", asked, count + 1)]
+    rows.sort(key=lambda row: (row["topic"], row["broker"]))
+    empty = f"no MQTT topic has {text!r} in its name"
+    print_rows(rows[:count], SEARCH_HEADINGS, _found, json_output=json_output, empty=empty)
+    if len(rows) > count:
+        sys.stderr.write(f"there are more: --count is {count}\n")
+
+
+def _found(row: dict[str, Any]) -> tuple[str, ...]:
+    return printable(row["topic"]), str(row["broker"]), str(row["messages"]), str(row["below"])
 
 
 @topics.command

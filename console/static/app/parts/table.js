@@ -47,7 +47,7 @@ export function Pager({ of, noun = 'rows' }) {
     return of.items.length > 5 ? html`<div class="pager"><span>${count(of.items.length)} ${noun}</span></div>` : null;
   }
   return html`<nav class="pager" aria-label=${`Pages of ${noun}`}>
-    <span class="number">${count(from)}–${count(to)}${of.total !== null && ` of ${count(of.total)}`} ${noun}</span>
+    <span class="number">${to < from ? `page ${count(of.page)}: no ${noun}` : html`${count(from)}–${count(to)}${of.total !== null && ` of ${count(of.total)}`} ${noun}`}</span>
     <span class="grow"></span>
     <button type="button" class="button square" aria-label="Previous page" disabled=${of.page === 1} onClick=${of.back}><${Icon} name="left" /></button>
     <button type="button" class="button square" aria-label="Next page" disabled=${!of.more} onClick=${of.forward}><${Icon} name="right" /></button>

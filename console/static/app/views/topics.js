@@ -30,7 +30,7 @@ function Tree({ chosen, onChoose }) {
   const [search, setSearch] = useState('');
   const settled = useSettled(search);
   return html`<section class="card" aria-label="Topic tree">
-    <div class="toolbar"><${Search} value=${search} onInput=${setSearch} label="Search topics" /></div>
+    <div class="toolbar"><${Search} value=${search} onInput=${setSearch} label="Search topics by any part of their name" /></div>
     <div class="tree">
       <button type="button" class=${`leaf all ${chosen === '' ? 'on' : ''}`} aria-pressed=${chosen === ''} onClick=${() => onChoose('')}><${Icon} name="topics" />All topics</button>
       <${Level} key=${settled} parent="" search=${settled} chosen=${chosen} onChoose=${onChoose} />
@@ -41,7 +41,8 @@ function Tree({ chosen, onChoose }) {
 /** @param {{ parent: string, search: string, chosen: string, onChoose: (topic: string) => void }} props */
 function Level({ parent, search, chosen, onChoose }) {
   const level = usePaged('/topics', { parent, search }, { limit: 100, everyMs: parent ? 0 : 5000 });
-  return html`<${Shown} of=${level} rows=${3} isEmpty=${level.items.length === 0} empty=${html`<p class="small quiet pad">${search ? 'No topic matches.' : 'No topics yet. The first message makes the first one.'}</p>`}>${() => html`
+  return html`<${Shown} of=${level} rows=${3} isEmpty=${level.items.length === 0 && !level.more} empty=${html`<p class="small quiet pad">${search ? `No topic has “${search}” in its name.` : 'No topics yet. The first message makes the first one.'}</p>`}>${() => html`
+    ${level.items.length === 0 && html`<p class="small quiet pad">No match among the names looked at so far; the next page looks further.</p>`}
     <ul class="level">${level.items.map((node) => html`<${Node} key=${node.topic} node=${node} chosen=${chosen} onChoose=${onChoose} />`)}</ul>
     <${Pager} of=${level} noun="topics" />`}<//>`;
 }

@@ -57,7 +57,35 @@ def test_the_first_page_agrees_with_the_order(
     mixed = keys[at % 7 :] + keys[: at % 7]
     for begin in range(0, len(mixed), step):
         smallest.add(mixed[begin : begin + step][::-1])
-    assert (smallest.found(), len(keys)) == asyncio.run(_searched(sorted(keys), asked))
+    searched = asyncio.run(_searched(sorted(keys), asked))
+    assert (smallest.found(), len(keys)) == (searched.levels, searched.topics)
+
+
+@given(TOPICS, st.sampled_from(["a", "b", "a/", "/", "a/b", "/a", "ü"]), st.integers(1, 4), st.integers(1, 4))
+def test_a_search_looks_at_whole_names(topics: list[str], text: str, wanted: int, step: int) -> None:
+    """Whatever the depth; page by page, in steps that end anywhere, every match is found once."""
+    keys = sorted(topic.encode().replace(b"/", b"\x00") for topic in topics)
+    expected: dict[str, int] = {}
+    for topic in topics:
+        if text in topic:
+            end = topic.find("/", topic.find(text) + len(text))
+            level = topic if end < 0 else topic[:end]
+            expected[level] = expected.get(level, 0) + 1
+    found: dict[str, int] = {}
+    asked = LevelQuestion(b"", None, text.encode().replace(b"/", b"\x00"), wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STEP", step)
+        patch.setattr(module, "LOOKED_MAX", 3)
+        while True:
+            page = asyncio.run(_searched(keys, asked))
+            names = [(level.replace(b"\x00", b"/").decode(), below) for level, below in page.levels]
+            assert not {name for name, _ in names} & found.keys()
+            found |= names
+            behind = page.levels[-1][0] if len(page.levels) == wanted else page.mark
+            if behind is None:
+                break
+            asked = asked._replace(after=behind)
+    assert found == expected
 
 
 async def children(running, **fields: str) -> list[tuple[str, bool, int, int]]:
@@ -90,6 +118,29 @@ async def test_pages_and_searches(running) -> None:
         "11",
         "12",
     ]
+
+
+async def test_a_topic_is_found_by_any_part_of_its_name(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the first page, which finds no order, and by later ones, which may be short of what they looked for."""
+    streets = [b"meters/street-%03d/house-%d/power" % (number, number % 3) for number in range(6)]
+    await publish(running, *streets, b"meters")
+    for _ in range(2):
+        for text, wanted in {
+            "meters/street-003/house-0/power": [("meters/street-003/house-0/power", True, 1, 0)],
+            "street-003": [("meters/street-003", False, 0, 1)],
+            "house-2": [("meters/street-002/house-2", False, 0, 1), ("meters/street-005/house-2", False, 0, 1)],
+            "meters": [("meters", True, 7, 6)],
+            "house-3": [],
+        }.items():
+            assert await children(running, contains=text) == wanted
+    monkeypatch.setattr(module, "STEP", 1)
+    monkeypatch.setattr(module, "LOOKED_MAX", 2)
+    after, pages, found = "", 0, []
+    while pages == 0 or after:
+        page = await asked(running, Code.TOPIC_TREE, contains="street-005/h", after=after)
+        found += [row["topic"] for row in page["children"]]
+        pages, after = pages + 1, page["next"]
+    assert (found, pages > 1) == (["meters/street-005/house-2"], True)
 
 
 async def test_the_index_follows_the_log(running) -> None:

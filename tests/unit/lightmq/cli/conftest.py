@@ -145,6 +145,7 @@ class LogServer:
         self.topics_body = b"{}"
         self.stats_body = b"{}"
         self.groups_body = b"{}"
+        self.tree_body = b"{}"
         self.session_answers: list[bytes] = []
         """Answers to SESSION_LIST in turn; without one there is no such session."""
         self.timer_answers: list[bytes] = []
@@ -194,6 +195,7 @@ class LogServer:
             RequestCode.TOPIC_LIST: lambda _, command: command.reply(body=self.topics_body),
             RequestCode.GET_CONSUME_STATS: self._stats,
             RequestCode.GET_BROKER_CONSUME_STATS: self._stats,
+            RequestCode.TOPIC_TREE: lambda _, command: command.reply(body=self.tree_body),
             RequestCode.GROUP_LIST: lambda _, command: command.reply(body=self.groups_body),
             RequestCode.SESSION_LIST: self._sessions,
             RequestCode.CLIENT_LIST: self._clients,

@@ -22,6 +22,20 @@ def test_topics_as_columns_and_as_json(log_server: Any, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
+def test_mqtt_topics_are_found_by_a_part_of_their_names(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A beginning with a slash cannot be a topic with queues, which is said."""
+    log_server.topics_body = json.dumps(BODY).encode()
+    row = {"topic": "meters/street-003/house-117", "messages": 0, "below": 4}
+    log_server.tree_body = json.dumps({"children": [row], "next": ""}).encode()
+    assert run(["topics", "--search", "house-117", "--server", log_server.address]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["TOPIC", "BROKER", "MESSAGES", "BELOW"], [row["topic"], "broker-a", "0", "4"]]
+    assert run(["topics", "--search", "house-117", "--count", "1", "plant", "--server", log_server.address]) == 2
+    assert "not both" in capsys.readouterr().err
+    assert run(["topics", "meters/street-003", "--server", log_server.address]) == 0
+    assert "lightmq topics --search meters/street-003" in capsys.readouterr().err
+
+
 def test_an_invalid_answer_is_reported(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topics", "--server", log_server.address]) == 1
     assert "TOPIC_LIST cannot be read" in capsys.readouterr().err
