@@ -67,6 +67,37 @@ class Statement:
         return ".".join(self.number.replace("3-8", "3.8").split(".")[:2])
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Vectors of one kind that a peer's suite wants answered otherwise, and how the standard judges it."""
+
+    kind: str
+    vectors: int
+    theirs: str
+    ours: str
+    decides: str
+    both: bool
+    why: str
+    scenarios: tuple[str, ...] | list[str] = ()
+    tests: tuple[str, ...] | list[str] = ()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A suite of vectors: its release, how many it has, how many are answered alike, and the others by kind."""
+
+    release: str
+    vectors: int
+    alike: int
+    kinds: list[Difference]
+
+
+def mosquitto() -> Peer:
+    """The declared differences from Mosquitto's suite."""
+    found = tomllib.loads((STATEMENTS / "mosquitto.toml").read_text())
+    return Peer(**found | {"kinds": [Difference(**row) for row in found["kinds"]]})
+
+
 STANDARDS = (Standard("MQTT 5.0", "mqtt5", "mqtt5"), Standard("MQTT 3.1.1", "mqtt311", "mqtt3"))
 OLDER_SECTIONS = {"2.2": "Fixed header", "2.3": "Packet id", "4.8": "Errors"}
 """Those of 3.1.1 that have another subject in 5.0, or are not there."""
@@ -122,10 +153,24 @@ A test checks that each number has exactly one row, that every scenario and test
 that a scenario for a packet's statement has that packet in it.
 """
 
+VECTORS = """## Mosquitto's vectors
+
+Mosquitto's suite has a list of packets with the answers that it expects byte by byte. Played against a running LightMQ,
+{alike:,} of the {vectors:,} vectors of release {release} are answered alike; reason strings, which every server words
+for itself, were left out of the comparison. The other {rest} are of {kinds} kinds. *Both* says whether the standard
+allows either answer; where it does not, LightMQ's is the standard's. Its development branch has 1,826 vectors. When 398
+of them were answered otherwise, 255 differed in 0x81 and 0x82, 60 wanted the end before any packet, 22 wanted 0x00
+instead of 0x92 and 17 wanted 0x10; the other 44 were not sorted. One kind has changed since: a reason code that its
+packet does not have is a protocol error by 5.0, 1.2, as Mosquitto says, and LightMQ called it malformed.
+
+| kind | vectors | Mosquitto | LightMQ | what decides | both | LightMQ keeps its answer | shown by |
+|---|---|---|---|---|---|---|---|"""
+
 
 def render() -> str:
     """Return the page docs/mqtt-conformance.md."""
-    return "\n".join([PREFACE, *_summary(), *(line for standard in STANDARDS for line in _chapter(standard))])
+    chapters = [line for standard in STANDARDS for line in _chapter(standard)]
+    return "\n".join([PREFACE, *_summary(), *chapters, *_differences(mosquitto()), ""])
 
 
 def _summary() -> list[str]:
@@ -147,6 +192,19 @@ def _chapter(standard: Standard) -> list[str]:
         lines += [f"### {section} {title} in {standard.name}\n", "| statement | about | shown by |", "|---|---|---|"]
         lines += [f"| {row.number} | {_cell(row.subject)} | {_evidence(row, shown)} |" for row in rows]
         lines.append("")
+    return lines
+
+
+def _differences(peer: Peer) -> list[str]:
+    rest = peer.vectors - peer.alike
+    head = VECTORS.format(
+        alike=peer.alike, vectors=peer.vectors, release=peer.release, rest=rest, kinds=len(peer.kinds)
+    )
+    lines = [head]
+    for row in peer.kinds:
+        shown = "; ".join([*(f'"{_cell(title)}"' for title in row.scenarios), *(f"`{test}`" for test in row.tests)])
+        cells = [row.kind, str(row.vectors), row.theirs, row.ours, row.decides, "yes" if row.both else "no", row.why]
+        lines.append(f"| {' | '.join(map(_cell, cells))} | {shown} |")
     return lines
 
 

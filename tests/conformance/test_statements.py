@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 
 import pytest
 
 from tests.conformance.mqtt3.script import STEP_NAMES, Scenario
-from tools.mqtt_conformance import PAGE, PREFIX, ROOT, STANDARDS, Standard, Statement, render
+from tools.mqtt_conformance import PAGE, PREFIX, ROOT, STANDARDS, Standard, Statement, mosquitto, render
 
 COUNTS = {"mqtt5": 251, "mqtt311": 141}
 """Statements in Appendix B of each standard."""
@@ -118,6 +119,19 @@ def test_scripts_are_well_formed(standard: Standard) -> None:
     for scenario in scenarios:
         assert scenario.steps, scenario.name
         assert {words[0] for _, words in scenario.steps} <= STEP_NAMES, scenario.name
+
+
+def test_every_vector_that_is_answered_otherwise_is_judged() -> None:
+    """The kinds add up; each is shown by scripts or tests that exist, and statements that are named exist."""
+    peer = mosquitto()
+    assert peer.alike + sum(row.vectors for row in peer.kinds) == peer.vectors
+    titles = {scenario.title for standard in STANDARDS for scenario in standard.scenarios()}
+    numbers = {f"{PREFIX}{number}" for standard in STANDARDS for number in standard.numbers()}
+    for row in peer.kinds:
+        assert row.scenarios or row.tests, row.kind
+        assert set(row.scenarios) <= titles, row.kind
+        assert all(name in docstrings(path) for path, _, name in (test.partition("::") for test in row.tests)), row.kind
+        assert set(re.findall(r"\[(MQTT-[\d.-]+)\]", row.decides + row.why)) <= numbers, row.kind
 
 
 def test_the_page_is_made_of_these() -> None:
