@@ -42,7 +42,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, PAPER, RED, SERIES, TEAL, VIOLET
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED, SERIES, TEAL, VIOLET, beside
 from runtime.clock import SystemClock
 
 DOCUMENTS, EVENTS, ASSISTANT = "kb/documents/+", "app/+/events", "app/+/assistant"
@@ -521,12 +521,12 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     assistant = page.axes(
         grid[2], "The assistant speaks first, at a second sign of one intent", x="seconds", sharex=requests
     )
+    last_ms = max(reply["at_ms"] for one in devices.asked.values() for reply in one.replies)
+    last_ms = max([last_ms, *(one["at_ms"] + 1000 for one in devices.greetings)])
+    requests.set_xlim(0, (last_ms - begin_ms) / 1000)
     draw_requests(requests, devices, begin_ms)
     draw_knowledge(knowledge, devices, begin_ms)
     draw_assistant(assistant, devices, begin_ms)
-    last_ms = max(reply["at_ms"] for one in devices.asked.values() for reply in one.replies)
-    last_ms = max([last_ms, *(one["at_ms"] + 4000 for one in devices.greetings)])
-    requests.set_xlim(0, (last_ms - begin_ms) / 1000)
     return page
 
 
@@ -546,8 +546,8 @@ def draw_requests(axes: Any, devices: People, begin_ms: int) -> None:
     axes.axvline(killed_s, color=RED, linewidth=1.2)
     one = devices.asked[devices.killed["id"]]
     if one.replies:
-        said = f" {devices.killed['worker']} killed; its request is answered by {one.replies[0]['worker']}"
-        axes.text(killed_s, 0.93, said, transform=axes.get_xaxis_transform(), color=RED, fontsize=8.5, va="top")
+        said = f"{devices.killed['worker']} killed; its request is answered by {one.replies[0]['worker']}"
+        beside(axes, (killed_s, 0.9), said, RED)
         took = (one.replies[0]["at_ms"] - one.sent_ms) / 1000
         axes.scatter((one.sent_ms - begin_ms) / 1000, took, s=90, facecolor="none", edgecolor=RED, linewidth=1.6)
 
@@ -566,20 +566,24 @@ def draw_knowledge(axes: Any, devices: People, begin_ms: int) -> None:
             moment = (one.replies[0]["at_ms"] - begin_ms) / 1000
             now = [bar for at, bar in zip(at_s, bars, strict=True) if at <= moment][-1]
             axes.scatter(moment, said[0], s=20, color=GREEN if said[0] == now else AMBER, linewidth=0, zorder=4)
-    for change, seconds in freshness(devices):
-        if seconds is not None:
-            axes.annotate(f"{seconds:.1f} s", ((change.sent_ms - begin_ms) / 1000, change.bar), xytext=(4, 6),
-                          textcoords="offset points", fontsize=8.5, color=MUTED)  # fmt: skip
     axes.scatter([], [], s=20, color=GREEN, label="answer, up to date")
     axes.scatter([], [], s=20, color=AMBER, label="answer from the version before")
     axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1, 1), borderaxespad=0.2)
     axes.set_ylim(min(bars) - 1, max(bars) + 1.2)
+    for change, seconds in freshness(devices):
+        if seconds is not None:
+            at = ((change.sent_ms - begin_ms) / 1000, change.bar + 0.5)
+            beside(axes, at, f"{seconds:.1f} s", MUTED, data=True, bbox=None)
 
 
 def draw_assistant(axes: Any, devices: People, begin_ms: int) -> None:
     """Events of each user, those with an intent in colour, and the moment when the assistant spoke."""
     colors = dict(zip(INTENTS, (*SERIES[:1], AMBER, VIOLET), strict=True))
     names = list(devices.users)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", labelsize=7.5)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False, axis="y")
     for user, _, text, sent_ms in devices.events:
         name = next(name for name, texts in SEEN.items() if text in texts)
         axes.scatter((sent_ms - begin_ms) / 1000, names.index(user), s=22 if name != "none" else 12,
@@ -589,17 +593,12 @@ def draw_assistant(axes: Any, devices: People, begin_ms: int) -> None:
         row, color = names.index(one["user"]), colors[one["intent"]]
         axes.plot([first, last], [row, row], color=color, linewidth=1.2)
         axes.scatter(last, row, s=70, marker="<", color=color, linewidth=0, zorder=4)
-        axes.text(last + 0.25, row, one["text"], fontsize=7.5, color=INK, va="center", clip_on=True, zorder=5,
-                  bbox={"fc": PAPER, "ec": "none", "pad": 0.8, "alpha": 0.85})  # fmt: skip
+        beside(axes, (last, row), f" {one['text']} ", data=True, fontsize=7.5)
     for name, color in colors.items():
         axes.scatter([], [], s=24, color=color, label=name)
     axes.scatter([], [], s=12, color=FAINT, label="none")
     axes.scatter([], [], s=60, marker="<", color=MUTED, label="the assistant speaks")
     axes.legend(loc="lower right", ncols=5, bbox_to_anchor=(1, 1), borderaxespad=0.2)
-    axes.set_yticks(range(len(names)), names)
-    axes.tick_params(axis="y", labelsize=7.5)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.grid(visible=False, axis="y")
 
 
 EXAMPLE = Example(

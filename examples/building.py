@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from kit import Claim, Disturbances, Example, Picture, Queries, Replay, Run, Stage, equal, holds, read_rows, run
 from kit.later import pd
@@ -22,7 +23,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
-from lightmq.demo.picture import AMBER, BLUE, FAINT, INK, MUTED, PAPER, RED, callout, heat
+from lightmq.demo.picture import AMBER, BLUE, FAINT, MUTED, PAPER, RED, beside, callout, heat
 
 FILTER = "site/+/floor/+/room/+/power"
 READING = "meter string, time_ms long, watts long"
@@ -220,18 +221,34 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     worst = by_night["dense"].idxmax()
     usual = by_night["dense"].drop(worst).median()
     total = windows["wh"].sum() / 1000
+    last = float(windows["hour"].max()) + WINDOW_S / 3600
+    when = "on a January day" if last > 23 else f"in the first {last:.2g} hours of a January day"
     page = Picture(
         f"Room {worst} heats the street: {by_night.loc[worst, 'kwh']:.0f} kWh in the night",
-        f"{total:,.0f} kWh in {len(by_night)} rooms on a January day; that room draws "
+        f"{total:,.0f} kWh in {len(by_night)} rooms {when}; that room draws "
         f"{by_night.loc[worst, 'dense'] / usual:.1f} times the power per m² of the others while everyone sleeps",
         height=8.6,
     )
     grid = page.grid(2, 3, height_ratios=[2.5, 1], width_ratios=[1.5, 1, 1], hspace=0.36, wspace=0.2)
     draw_heat_map(page, grid[0, :], windows, worst)
     draw_floors(page, grid[1, 0], windows)
-    draw_night(page, grid[1, 1], by_night, worst)
+    draw_night(
+        page, grid[1, 1], by_night, worst, "20:00 to 05:00" if last > 20 else f"00:00 to {clock(min(last, 5.0))}"
+    )
     draw_delays(page, grid[1, 2], play.devices.published)
     return page
+
+
+def clock(hour: float) -> str:
+    """An hour of the day as a clock shows it."""
+    return f"{int(hour):02d}:{round(hour % 1 * 60):02d}"
+
+
+def mark_hours(axes: Any, last: float, ticks_max: int) -> None:
+    """Hours at the x axis, at most so many, and quarters of one where the story is short."""
+    step = next((one for one in (0.25, 0.5, 1, 2, 3, 4, 6) if last / one < ticks_max), 12)
+    at = np.arange(0, last + 1e-9, step)
+    axes.set_xticks(at, [f"{one:g}" for one in at])
 
 
 def draw_heat_map(page: Picture, place: object, windows: pd.DataFrame, worst: str) -> None:
@@ -250,7 +267,7 @@ def draw_heat_map(page: Picture, place: object, windows: pd.DataFrame, worst: st
         axes.axhline(edge, color=PAPER, linewidth=2.5)
     floors = table.index.get_level_values("floor").unique()
     axes.set_yticks([ROOMS_PER_FLOOR * (number + 0.5) for number in range(len(floors))], [str(one) for one in floors])
-    axes.set_xticks(range(0, int(last) + 1, 2))
+    mark_hours(axes, last, 14)
     axes.tick_params(axis="y", labelsize=11)
     bar = page.figure.colorbar(image, ax=axes, pad=0.012, fraction=0.022)
     bar.ax.set_title("W/m²", fontsize=8.5, color=MUTED, loc="left")
@@ -258,7 +275,7 @@ def draw_heat_map(page: Picture, place: object, windows: pd.DataFrame, worst: st
     bar.outline.set_visible(False)
     floor, room = (int(part) for part in worst.split("."))
     row = list(table.index).index((floor, room)) + 0.5
-    callout(axes, f"room {worst}: someone left the window open", (0.9, row), (26, -34), RED)
+    callout(axes, f"room {worst}: someone left the window open", (0.04 * last, row), (26, -34), RED)
 
 
 def draw_floors(page: Picture, place: object, windows: pd.DataFrame) -> None:
@@ -267,24 +284,22 @@ def draw_floors(page: Picture, place: object, windows: pd.DataFrame) -> None:
     loads = windows.groupby(["floor", "hour"])["wh"].sum().unstack("floor") / (WINDOW_S / 3600) / 1000
     shades = [BLUE, "#5e92ec", "#92b6f1", "#c3d6f7", AMBER]
     order = loads.sum().sort_values().index
-    axes.stackplot(loads.index, [loads[floor] for floor in order], colors=shades[: len(order)], linewidth=0)
-    base = np.zeros(len(loads))
-    named = int(np.argmin(np.abs(loads.index.to_numpy() - min(10.5, float(loads.index.max()) / 2))))
-    for floor in order:
-        height = loads[floor].to_numpy()
-        axes.text(
-            loads.index[named], base[named] + height[named] / 2, f"floor {floor}", fontsize=8, color=INK, ha="center",
-            va="center",
-        )  # fmt: skip
-        base = base + height
-    axes.set_xlim(0, float(loads.index.max()))
-    axes.set_xticks(range(0, int(loads.index.max()) + 1, 4))
+    axes.stackplot(
+        loads.index, [loads[floor] for floor in order], colors=shades[: len(order)], linewidth=0,
+        labels=[str(floor) for floor in order],
+    )  # fmt: skip
+    axes.legend(
+        loc="lower right", bbox_to_anchor=(1, 1), ncols=len(order), borderaxespad=0.2, handlelength=0.9,
+        handletextpad=0.4, columnspacing=0.9,
+    )  # fmt: skip
+    axes.set_xlim(0, float(loads.index.max()) or 1.0)
+    mark_hours(axes, float(loads.index.max()), 8)
     axes.set_ylim(0)
 
 
-def draw_night(page: Picture, place: object, by_night: pd.DataFrame, worst: str) -> None:
-    """Every room's draw at night, the worst one named."""
-    axes = page.axes(place, "Draw at night, 20:00 to 05:00", x="rooms, by draw", y="W per m²")
+def draw_night(page: Picture, place: object, by_night: pd.DataFrame, worst: str, when: str) -> None:
+    """Every room's draw at night, as far as there is data of it, the worst one named."""
+    axes = page.axes(place, f"Draw at night, {when}", x="rooms, by draw", y="W per m²")
     ordered = by_night["dense"].sort_values(ascending=False)
     axes.bar(range(len(ordered)), ordered, color=[RED if one == worst else FAINT for one in ordered.index], width=0.8)
     axes.set_xticks([])
@@ -302,10 +317,8 @@ def draw_delays(page: Picture, place: object, sent: pd.DataFrame) -> None:
     axes.axvline(WATERMARK_S / 60, color=RED, linewidth=1.4)
     axes.grid(visible=False, axis="x")
     top = axes.get_ylim()[1]
-    axes.text(WATERMARK_S / 60 - 2, top * 0.93, "watermark", color=RED, fontsize=8.5, ha="right", va="top")
-    axes.text(
-        WATERMARK_S / 60 - 2, top * 0.78, f"{len(late):,} late, none left out", color=MUTED, fontsize=8.5, ha="right"
-    )
+    beside(axes, (WATERMARK_S / 60 - 2, top * 0.93), "watermark", RED, data=True)
+    beside(axes, (WATERMARK_S / 60 - 2, top * 0.82), f"{len(late):,} late, none left out", MUTED, data=True)
 
 
 EXAMPLE = Example(

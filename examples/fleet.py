@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, RED
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, RED, beside, log_scale
 from runtime.clock import SystemClock
 
 TELEMETRY, COMMANDS = "fleet/+/telemetry", "fleet/+/commands"
@@ -377,11 +377,11 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     grid = page.grid(2, 1, height_ratios=[2.1, 1], hspace=0.32)
     upper = page.axes(grid[0], "Temperature of twenty machines", y="°C")
     lower = page.axes(grid[1], "From the hot reading to the command", x="seconds", y="s", sharex=upper)
+    upper.set_xlim(0, (devices.trace_ms[-1] - begin_ms) / 1000)
     draw_temperatures(upper, devices, begin_ms)
     draw_delays(lower, devices, begin_ms)
     for axes in (upper, lower):
         shade_outages(axes, begin_ms, labelled=axes is upper)
-    upper.set_xlim(0, (devices.trace_ms[-1] - begin_ms) / 1000)
     return page
 
 
@@ -413,7 +413,7 @@ def draw_temperatures(axes: Any, devices: Machines, begin_ms: int) -> None:
 
 def draw_delays(axes: Any, devices: Machines, begin_ms: int) -> None:
     """A point for each command, at the time of the reading that caused it."""
-    axes.set_yscale("log")
+    p95 = 0.0
     for is_outage, color, label in ((False, BLUE, "all parts alive"), (True, AMBER, "caught up after an outage")):
         chosen = [one for one in devices.commands if is_disturbed(one) == is_outage]
         at_s = [(one["sent_ms"] - begin_ms) / 1000 for one in chosen]
@@ -422,12 +422,10 @@ def draw_delays(axes: Any, devices: Machines, begin_ms: int) -> None:
         if delays and not is_outage:
             p95 = float(np.percentile(delays, 95))
             axes.axhline(p95, color=BLUE, linewidth=1, linestyle=(0, (4, 3)))
-            axes.text(0.995, p95, f"p95 {p95:.1f} s ", transform=axes.get_yaxis_transform(), color=BLUE, fontsize=8.5,
-                      ha="right", va="bottom")  # fmt: skip
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.legend(loc="upper left", ncols=2)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low * 0.8, high * 2.5)
+    log_scale(axes)
+    axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1, 1), borderaxespad=0.2)
+    if p95:
+        beside(axes, (axes.get_xlim()[1], p95), f"p95 {p95:.1f} s", BLUE, data=True)
 
 
 def shade_outages(axes: Any, begin_ms: int, *, labelled: bool) -> None:
@@ -441,8 +439,7 @@ def shade_outages(axes: Any, begin_ms: int, *, labelled: bool) -> None:
         axes.axvspan(first, last, color=RED, alpha=0.09, linewidth=0)
         axes.axvline(first, color=RED, linewidth=1)
         if labelled:
-            said = f" {name} killed, back after {last - first:.1f} s"
-            axes.text(first, height, said, transform=axes.get_xaxis_transform(), color=RED, fontsize=8.5, va="top")
+            beside(axes, (first, height), f"{name} killed, back after {last - first:.1f} s", RED, step=0.07)
 
 
 EXAMPLE = Example(

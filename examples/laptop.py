@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from lightmq.demo.feed import LATENESS_SENSOR, SensorFeed
-from lightmq.demo.picture import AMBER, BLUE, FAINT, INK, MUTED, RED, SERIES, TEAL, VIOLET
+from lightmq.demo.picture import AMBER, BLUE, FAINT, INK, MUTED, RED, SERIES, TEAL, VIOLET, beside
 from lightmq.demo.run import host_label
 from runtime.clock import SystemClock
 
@@ -149,8 +149,9 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     cpu = found[found["sensor"].str.startswith("cpu")]
     starting, after = cpu[cpu["s"] <= ready_s]["mean"], cpu[cpu["s"] > ready_s + WINDOW_S]["mean"]
     since = f", {after.mean():.0f} % since then" if len(after) else ""
+    busy = f", with this machine's CPU at {starting.mean():.0f} %" if len(starting) else ""
     page = Picture(
-        f"Spark started in {ready_s:.0f} s, with this machine's CPU at {starting.mean():.0f} %{since}",
+        f"Spark started in {ready_s:.0f} s{busy}{since}",
         f"{devices.acknowledged:,} readings of {found['sensor'].nunique()} sensors of this machine, by MQTT to Spark; "
         f"lines are its means of {WINDOW_S} s, bands reach from the lowest to the highest reading",
         height=9.2,
@@ -163,10 +164,9 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
         draw_panel(axes, found, *panel[2:])
         axes.axvspan(0, ready_s, color=FAINT, alpha=0.13, linewidth=0)
         axes.axvline(ready_s, color=INK, linewidth=1, linestyle=(0, (3, 3)))
-        if number == 0:
-            axes.text(ready_s, 0.07, "Spark starts ", transform=axes.get_xaxis_transform(), fontsize=8.5, ha="right")
-            axes.text(ready_s, 0.07, " its first batch is done", transform=axes.get_xaxis_transform(), fontsize=8.5)
         axes.set_xlim(float(found["s"].min()), float(found["s"].max()))
+        if number == 0:
+            beside(axes, (ready_s, 0.09), "Spark's first batch is done", step=-0.2)
         axes.tick_params(labelbottom=number == len(shown) - 1)
     return page
 

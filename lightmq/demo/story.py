@@ -126,7 +126,8 @@ def headline(story: Story, readings: Mapping[str, Points]) -> tuple[str, str]:
     found = f"{len(story.commands):,} anomal{'y' if len(story.commands) == 1 else 'ies'}"
     count = sum(row.sensor != ACKNOWLEDGEMENT_SENSOR for row in story.rows)
     about = f"{count:,} readings of {sensors} sensor{'s' if sensors != 1 else ''}"
-    rest = f"{about} over MQTT into one log and Spark, which sent a command back for each anomaly"
+    rest = f"{about} over MQTT into one log and Spark"
+    rest += ", which sent a command back for each anomaly" if story.commands else "; no command came back"
     if live := live_trips_s(story):
         rest += f", half within {median(live):.2g} s of its reading once it was up"
     elif trips and story.is_live:
