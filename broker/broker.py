@@ -15,7 +15,7 @@ import msgspec
 from broker.access.feature import AccessFeature
 from broker.audit.feature import AuditFeature
 from broker.delayed.feature import DelayedFeature
-from broker.figures import Backlog, GroupLag, declare_figures
+from broker.figures import Backlog, GroupLag, SharedLag, declare_figures
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.light_queues.feature import LightQueueFeature
@@ -120,7 +120,7 @@ class BrokerParts:
         self.features.append(backlog)
         declare_figures(
             registry, lag=GroupLag(store, self.groups.offsets, self.topics.queues), backlog=backlog,
-            sessions=self.sessions.table, retained=self.retained.table,
+            shared=SharedLag(self.shared.groups), sessions=self.sessions.table, retained=self.retained.table,
         )  # fmt: skip
 
     def _open_mqtt(self, registry: Registry) -> None:
@@ -172,6 +172,7 @@ class BrokerParts:
             publishing=self.publishing,
             reading=self.reading,
             groups=self.groups,
+            shared=self.shared.groups,
             routes=self.registration,
             transactions=self.transactions.messages,
             handles=self.delayed.handles,

@@ -1,4 +1,5 @@
-"""Figures of the broker that are counted when the metrics page is rendered: lag of groups, sessions, retained messages.
+"""Figures of the broker that are counted when the metrics page is rendered: lag of groups and of shared subscriptions,
+sessions, retained messages.
 
 A page is rendered every few seconds and on the loop, so each of them is bounded: the lag covers at most `QUEUES_MAX`
 queues, groups in order of their names, and the number of groups beyond is a metric of its own. The sessions' backlog is
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from broker.retained.feature import Retained
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
+    from broker.shared.groups import SharedGroups
     from broker.store.log_store import LogStore
     from broker.topics.topics import ClientQueues
     from runtime.metrics import Registry
@@ -64,6 +66,21 @@ class GroupLag:
         return max(0, high - max(offset, low))
 
 
+class SharedLag:
+    """How far the groups of shared subscriptions are behind, by whole filter."""
+
+    def __init__(self, groups: SharedGroups) -> None:
+        self._groups = groups
+        self.groups_left_out = 0
+        """Groups for which the last look had no room."""
+
+    def rows(self) -> Iterable[tuple[tuple[str], float]]:
+        """((whole filter,), messages that can be read and no member has acknowledged)."""
+        found = sorted(self._groups.items())
+        self.groups_left_out = max(0, len(found) - QUEUES_MAX)
+        return [((name,), float(self._groups.behind(group).messages)) for name, group in found[:QUEUES_MAX]]
+
+
 class Backlog(Feature):
     """What sessions have not been given, summed up a part at a time."""
 
@@ -103,7 +120,7 @@ class Backlog(Feature):
 
 
 def declare_figures(
-    registry: Registry, *, lag: GroupLag, backlog: Backlog, sessions: Sessions, retained: Retained
+    registry: Registry, *, lag: GroupLag, shared: SharedLag, backlog: Backlog, sessions: Sessions, retained: Retained
 ) -> None:
     """Declare what is read when the page is rendered."""
     gauge = registry.gauge
@@ -117,6 +134,17 @@ def declare_figures(
         "rocketmq_consumer_groups_left_out",
         "Groups whose lag is not shown because there are too many queues",
         function=lambda: lag.groups_left_out,
+    )
+    registry.rows(
+        "rocketmq_mqtt_shared_lag_messages",
+        "Messages that a shared subscription can read and none of its members has acknowledged",
+        ("subscription",),
+        shared.rows,
+    )
+    gauge(
+        "rocketmq_mqtt_shared_groups_left_out",
+        "Shared subscriptions whose lag is not shown because there are too many",
+        function=lambda: shared.groups_left_out,
     )
     gauge("rocketmq_mqtt_sessions_kept", "MQTT sessions, of absent clients too", function=lambda: len(sessions))
     gauge(

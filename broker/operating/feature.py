@@ -52,7 +52,7 @@ class OperatingFeature(Feature):
         self._retained = RetainedRequests(tools, retained, appender)
         self._letters = DeadLetterRequests(tools, topics=topics, groups=groups, appender=appender)
         self._tree = TopicTreeRequests(tools, topics.table, retained)
-        self._groups = GroupListRequests(tools, groups, topics.queues)
+        self._groups = GroupListRequests(tools, groups, topics.queues, shared.groups)
         self._spark = SparkRequests(tools, registry)
         self._trace = TraceRequests(
             tools,

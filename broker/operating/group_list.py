@@ -3,8 +3,10 @@
     fields `contains` (part of the name), `after`, `limit`, `order` (`name`, or `lag`: the groups furthest behind first)
     -> {"groups": [{"name", "topics", "topics_total", "queues", "lag", "lag_s", "members"}], "next", "total"}
 
-A group is listed once it has committed an offset. `lag` is the messages of all its queues that can be read and have not
-been, `lag_s` the age of the oldest of them. By name a page costs a search and the groups of the page, of which
+A group is listed once it has committed an offset, one of a shared subscription of MQTT while sessions share it: its
+name is the whole filter, `$share/GROUP/FILTER`. `members` are those connected. `lag` is the messages of all its queues
+that can be read and have not been (shared: have not been acknowledged), `lag_s` the age of the oldest of them.
+By name a page costs a search and the groups of the page, of which
 `QUEUES_MAX` queues at most are looked at: a page may be shorter than asked for and still have a `next`. By lag there is
 one page, of `FURTHEST_MAX` groups at most: finding them takes a look at every group, in steps with other work between
 them, and the result is used again for twenty times as long as it took.
@@ -29,11 +31,13 @@ from remoting.access.rights import MONITOR
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.topics import inner_filter
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
+    from broker.shared.groups import SharedGroup, SharedGroups
     from broker.topics.topics import ClientQueues
 
 LIMIT_MAX = 200
@@ -54,10 +58,11 @@ REUSE_S_MIN = 2.0
 class GroupListRequests:
     """Lists consumer groups."""
 
-    def __init__(self, tools: RequestTools, groups: ConsumerGroups, queues: ClientQueues) -> None:
+    def __init__(self, tools: RequestTools, groups: ConsumerGroups, queues: ClientQueues, shared: SharedGroups) -> None:
         self._tools = tools
         self._groups = groups
         self._queues = queues
+        self._shared = shared
         table = tools.store.state.group_offsets
         self._sorted = SortedNames(lambda: _steps(table.owners()))
         table.on_owner = lambda owner, exists: self._sorted.changed(owner, exists=exists)
@@ -103,8 +108,10 @@ class GroupListRequests:
 
     async def _names(self, contains: bytes, after: bytes, count: int) -> list[bytes]:
         now_ms = self._tools.clock.now_ms()
+        shared = [name.encode() for name, _group in self._shared.items()]
+        wanted = [name for name in shared if name > after and contains in name]
         if not contains:
-            return await self._sorted.following(after, count, now_ms)
+            return sorted(wanted + await self._sorted.following(after, count, now_ms))[:count]
         names = await self._sorted.wanted(now_ms)
         found: list[bytes] = []
         at = bisect_right(names, after)
@@ -115,7 +122,7 @@ class GroupListRequests:
                 break
             await asyncio.sleep(0)
             at = bisect_right(names, step[-1])  # the list may have changed
-        return found[:count]
+        return sorted(wanted + found)[:count]
 
     async def _by_lag(self, command: Command, contains: bytes, limit: int) -> Command:
         if clock.monotonic_s() >= self._furthest_until_s:
@@ -128,7 +135,7 @@ class GroupListRequests:
         return self._answer(command, rows, "")
 
     def _answer(self, command: Command, rows: list[dict[str, Any]], following: str) -> Command:
-        total = len(self._tools.store.state.group_offsets.owners())
+        total = len(self._tools.store.state.group_offsets.owners()) + len(self._shared)
         return command.reply(body=msgspec.json.encode({"groups": rows, "next": following, "total": total}))
 
     async def _find_furthest(self) -> None:
@@ -148,6 +155,8 @@ class GroupListRequests:
                     await asyncio.sleep(0)
         finally:
             self._finding = None
+        found += [(self._shared.behind(group).messages, name.encode()) for name, group in self._shared.items()]
+        found = heapq.nlargest(FURTHEST_MAX, found)
         self._furthest = [name for _behind, name in sorted(found, key=lambda each: (-each[0], each[1]))]
         took_s = clock.monotonic_s() - started_s
         self._furthest_until_s = clock.monotonic_s() + max(REUSE * took_s, REUSE_S_MIN)
@@ -155,6 +164,9 @@ class GroupListRequests:
     async def _row(self, name: bytes) -> dict[str, Any] | None:
         """One group; None when it has no offsets any more."""
         group = name.decode()
+        shared = self._shared.get(group)
+        if shared is not None:
+            return self._shared_row(group, shared)
         offsets = self._groups.offsets.of_group(group)
         if not offsets:
             return None
@@ -176,6 +188,21 @@ class GroupListRequests:
             "lag": lag,
             "lag_s": max(0, self._tools.clock.now_ms() - oldest_ms) / 1_000 if oldest_ms else 0.0,
             "members": len(self._groups.clients.members(group)),
+        }
+
+    def _shared_row(self, name: str, group: SharedGroup) -> dict[str, Any]:
+        behind = self._shared.behind(group)
+        oldest_ms = 0
+        if behind.messages:
+            oldest_ms = stored_ms(self._tools.store, group.queue_id, behind.offset, behind.begin, behind.end)
+        return {
+            "name": name,
+            "topics": [inner_filter(name)],
+            "topics_total": 1,
+            "queues": 1,
+            "lag": behind.messages,
+            "lag_s": max(0, self._tools.clock.now_ms() - oldest_ms) / 1_000 if oldest_ms else 0.0,
+            "members": len(group.members),
         }
 
     def _behind(self, topic: str, index: int, offset: int) -> tuple[int | None, int, int, int]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from broker.reading.feature import ReadingFeature
     from broker.rocketmq.group_requests import RouteFinder
     from broker.rocketmq.send import HalfMessages, HandleSource, KeyRecalls, LiteSends
+    from broker.shared.groups import SharedGroups
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 
@@ -45,6 +46,7 @@ class RocketmqFeature(Feature):
         publishing: PublishingFeature,
         reading: ReadingFeature,
         groups: ConsumerGroups,
+        shared: SharedGroups,
         routes: RouteFinder,
         transactions: HalfMessages,
         handles: HandleSource,
@@ -91,11 +93,16 @@ class RocketmqFeature(Feature):
             AssignmentRequests(
                 tools, topics=topics.table, clients=groups.clients, modes=groups.groups.modes, routes=routes
             ),
-            *self._for_tools(tools, topics, groups, placement),
+            *self._for_tools(tools, topics, groups, shared, placement),
         )
 
     def _for_tools(
-        self, tools: RequestTools, topics: TopicFeature, groups: ConsumerGroups, placement: Placement
+        self,
+        tools: RequestTools,
+        topics: TopicFeature,
+        groups: ConsumerGroups,
+        shared: SharedGroups,
+        placement: Placement,
     ) -> tuple[_Requests, ...]:
         """The requests that only RocketMQ's tools send."""
         return (
@@ -109,7 +116,7 @@ class RocketmqFeature(Feature):
             ),
             GroupAdminRequests(tools, topics=topics.table, groups=groups),
             GroupStateRequests(tools, topics=topics.table, groups=groups),
-            ConsumeStatsRequests(tools, queues=topics.queues, groups=groups),
+            ConsumeStatsRequests(tools, queues=topics.queues, groups=groups, shared=shared),
             TrafficStatsRequests(tools, topics=topics.table, group_traffic=groups.traffic),
             ClientListRequests(tools, clients=groups.clients, refusals=self.refusals),
         )

@@ -1,6 +1,8 @@
 """Figures for RocketMQ's tools: lag of groups (208, 317), traffic of topics and groups (315), rates of the broker.
 
-Lag: CONSUME_STATS of one group (208), BROKER_CONSUME_STATS of all (317). Bodies are RocketMQ's, with two more members
+Lag: CONSUME_STATS of one group (208), BROKER_CONSUME_STATS of all (317). The group of a shared subscription of MQTT has
+its whole filter as its name and its filter as its only topic; RocketMQ's own tools, which know no such names, are not
+shown them among all. Bodies are RocketMQ's, with two more members
 that its tools ignore: `minOffset`, the oldest message kept, and `waitingMs`, how long ago the first message the group
 has not read was stored (0 with nothing waiting). Lag in messages is `brokerOffset - max(consumerOffset, minOffset)`.
 
@@ -33,13 +35,14 @@ import msgspec
 from broker.groups.traffic import DAY_MS, MILLISECONDS, MINUTE_MS, SPANS_MS
 from broker.requests import text
 from broker.store.errors import StoreError
-from remoting.access.rights import CONSUME, of_topic
+from remoting.access.rights import CONSUME, MONITOR, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.topics import inner_filter
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.groups.traffic import GroupTraffic
     from broker.requests import RequestTools
+    from broker.shared.groups import SharedGroup, SharedGroups
     from broker.store.log_store import LogStore
     from broker.topics.topics import ClientQueues, Topics
 
@@ -106,6 +110,7 @@ class ConsumeStatsRequests:
     tools: RequestTools
     queues: ClientQueues
     groups: ConsumerGroups
+    shared: SharedGroups
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -118,6 +123,10 @@ class ConsumeStatsRequests:
         later(peer, command, self._consume_stats(peer, command, group, wanted))
 
     async def _consume_stats(self, peer: Peer, command: Command, group: str, wanted: str) -> Command:
+        shared = self.shared.get(group)
+        if shared is not None:
+            self.tools.authorizer.authorize(peer, command, MONITOR, "groups")
+            return command.reply(body=self._table(command, group, [self._shared_row(group, shared)]))
         known = self.groups.offsets.of_group(group)
         offsets = ((key, offset) for key, offset in known.items() if wanted in ("", key[0]))
         return command.reply(body=self._table(command, group, await self._rows(peer, command, offsets)))
@@ -130,14 +139,23 @@ class ConsumeStatsRequests:
     async def _broker_consume_stats(self, peer: Peer, command: Command) -> Command:
         listed: list[bytes] = []
         left, behind, truncated = QUEUES_MAX, 0, False
-        for group in self.groups.offsets.groups():
+        if command.language != "JAVA" and self._may_monitor(peer, command):
+            shared = self.shared.items()
+            truncated = len(shared) > left
+            for number, (name, group) in enumerate(shared[:left], 1):
+                row = self._shared_row(name, group)
+                listed.append(b"{%s:[%s]}" % (msgspec.json.encode(name), self._table(command, name, [row])))
+                if number % ROWS_A_TURN == 0:
+                    await asyncio.sleep(0)
+            left -= min(left, len(shared))
+        for group_name in self.groups.offsets.groups():
             if left <= 0:
                 truncated = True
                 break
-            rows = await self._rows(peer, command, self.groups.offsets.of_group(group).items())
+            rows = await self._rows(peer, command, self.groups.offsets.of_group(group_name).items())
             left -= len(rows)
             if rows:
-                listed.append(b"{%s:[%s]}" % (msgspec.json.encode(group), self._table(command, group, rows)))
+                listed.append(b"{%s:[%s]}" % (msgspec.json.encode(group_name), self._table(command, group_name, rows)))
                 behind += sum(messages_behind(numbers) for _, numbers in rows)
         body = b'{"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0,"brokerAddr":%s,"truncated":%s}' % (
             b",".join(listed),
@@ -171,6 +189,27 @@ class ConsumeStatsRequests:
             if queue is not None:
                 rows.append((queue_key(self.tools.config.broker_name, topic, index), self._numbers(queue, offset)))
         return rows
+
+    def _shared_row(self, name: str, group: SharedGroup) -> Row:
+        """The one queue of a shared subscription's group; what its members have acknowledged out of order is done."""
+        messages, offset, begin, end = self.shared.behind(group)
+        waiting = stored_ms(self.tools.store, group.queue_id, offset, begin, end) if messages else 0
+        numbers = {
+            "brokerOffset": end,
+            "consumerOffset": end - messages,
+            "pullOffset": group.offsets.next,
+            "lastTimestamp": stored_ms(self.tools.store, group.queue_id, offset - 1, begin, end),
+            "minOffset": begin,
+            "waitingMs": max(0, self.tools.clock.now_ms() - waiting) if waiting else 0,
+        }
+        return queue_key(self.tools.config.broker_name, inner_filter(name), 0), numbers
+
+    def _may_monitor(self, peer: Peer, command: Command) -> bool:
+        try:
+            self.tools.authorizer.authorize(peer, command, MONITOR, "groups")
+        except Refused:
+            return False
+        return True
 
     def _may_read(self, peer: Peer, command: Command, topic: str) -> bool:
         try:

@@ -4,7 +4,8 @@ SESSION_LIST (9019): which MQTT sessions there are and how far each has read, as
 
 Fields: `client` asks for one session with its subscriptions; else `after` and `limit` page through all whose client id
 has the text `contains`, by client id: `matching` of `total`.
-A session's backlog is what its subscriptions have not been given; `removed` is what it will never be given, by reason:
+A session's backlog is what its own subscriptions have not been given, `shared_backlog` what waits in the groups of its
+shared subscriptions, for any of their members; `removed` is what it will never be given, by reason:
 `retention` counts what lies before the oldest message kept, the others were reported by proxies. Reads only.
 """
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
     from broker.shared.feature import SharedFeature
+    from broker.shared.groups import SharedGroups
     from broker.topics.topics import VisibleQueues
     from broker.wills.feature import WillVerdicts
     from remoting.transport.contracts import Handler
@@ -45,11 +47,14 @@ LIMIT_MAX = 1_000
 class SessionListRequests:
     """Shows operators which sessions there are."""
 
-    def __init__(self, tools: RequestTools, *, sessions: Sessions, visible: VisibleQueues) -> None:
+    def __init__(
+        self, tools: RequestTools, *, sessions: Sessions, visible: VisibleQueues, shared: SharedGroups
+    ) -> None:
         self._authorizer = tools.authorizer
         self._store = tools.store
         self._sessions = sessions
         self._visible = visible
+        self._shared = shared
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -92,6 +97,7 @@ class SessionListRequests:
             "ends_ms": None if connected or session.expiry_s >= NEVER_S else due_ms(session),
             "subscriptions": len(session.subscriptions),
             "backlog": sum(backlog for backlog, _lost in places),
+            "shared_backlog": sum(map(self._shared_backlog, session.subscriptions)),
             "removed": removed,
         }
 
@@ -109,6 +115,7 @@ class SessionListRequests:
                     "queue": item.queue_id,
                     "offset": session.offsets.get(item.queue_id, self._visible.end(item.queue_id)),
                     "backlog": backlog,
+                    "shared_backlog": self._shared_backlog(topic_filter),
                     "removed": lost,
                 }
             )
@@ -118,6 +125,10 @@ class SessionListRequests:
             "received": len(session.received_ids()),
             "wills": len(self._sessions.wills.of(session.client_id)),
         }
+
+    def _shared_backlog(self, topic_filter: str) -> int:
+        group = self._shared.get(topic_filter)
+        return 0 if group is None else self._shared.behind(group).messages
 
     def _place(self, session: ClientSession, queue_id: int) -> tuple[int, int]:
         """(messages a subscription has not been given, messages it will never be given)."""
@@ -169,7 +180,7 @@ class SessionFeature(Feature):
             handovers=self._handovers,
             appender=appender,
         )
-        self._listing = SessionListRequests(tools, sessions=sessions, visible=visible)
+        self._listing = SessionListRequests(tools, sessions=sessions, visible=visible, shared=shared.groups)
 
     def handlers(self) -> dict[int, Handler]:
         """Sessions, subscriptions, QoS 2 and offsets, and SESSION_LIST."""

@@ -32,7 +32,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -80,6 +80,10 @@ class OffsetRanges:
             return low
         del self._ends[end]
         return end
+
+    def offsets(self) -> int:
+        """How many offsets are in."""
+        return sum(end - start for start, end in self._starts.items())
 
     def sorted(self) -> list[tuple[int, int]]:
         """Return the ranges in rising order."""
@@ -194,6 +198,13 @@ class SharedOffsets:
         """After a restart: `offset`, below `end`, is a session's own and goes to no member of this group."""
         if self.claim(offset, end):
             self.acknowledge(offset)
+
+    def unfinished(self, begin: int, end: int) -> int:
+        """Messages kept, from `begin` on, below the confirmed `end`, that no member has acknowledged."""
+        if begin <= self.low:
+            return max(0, end - self.low - self._done.offsets())
+        done = sum(above - max(start, begin) for start, above in self._done.sorted() if above > begin)
+        return max(0, end - begin - done)
 
     def ranges(self) -> list[tuple[int, int]]:
         """What is acknowledged at or above `low`, as rising ranges."""
@@ -390,6 +401,19 @@ Listener = Callable[[str, str], None]
 """Called with the whole filter and the client id when a session gives a shared subscription up."""
 
 
+class GroupBacklog(NamedTuple):
+    """How far a group is behind in its queue."""
+
+    messages: int
+    """That can be read and no member has acknowledged, those that members have in hand included."""
+    offset: int
+    """The oldest of them, or `end`."""
+    begin: int
+    """The oldest message kept."""
+    end: int
+    """Behind the newest confirmed message."""
+
+
 class SharedRecord(msgspec.Struct, array_like=True):
     """How far a group has come."""
 
@@ -435,6 +459,15 @@ class SharedGroups:
     def of_queue(self, queue_id: int) -> Iterable[SharedGroup]:
         """The groups that share one queue."""
         return self.queues.get(queue_id, {}).values()
+
+    def behind(self, group: SharedGroup) -> GroupBacklog:
+        """How far a group is behind; nothing where its queue was deleted."""
+        try:
+            begin, end = self._store.reading.bounds(group.queue_id)
+        except LocalMisuse:
+            return GroupBacklog(0, 0, 0, 0)
+        offset = min(end, max(begin, group.offsets.low))
+        return GroupBacklog(group.offsets.unfinished(begin, end), offset, begin, end)
 
     def holders(self, name: str) -> int:
         """How many sessions are subscribed to the group."""

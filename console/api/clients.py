@@ -44,6 +44,8 @@ class SessionRow(msgspec.Struct):
     ends_ms: int | None = None
     subscriptions: int = 0
     backlog: int = 0
+    shared_backlog: int = 0
+    """What waits for the members of its shared subscriptions, whoever gets it."""
 
 
 class DisconnectForm(msgspec.Struct, forbid_unknown_fields=True):

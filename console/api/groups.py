@@ -27,7 +27,10 @@ TIME_MS_MAX = 2**53 - 1
 
 
 class GroupRow(msgspec.Struct):
-    """A consumer group; its lag is that of all its queues in messages, and of the worst one in seconds."""
+    """A consumer group, or that of a shared subscription, named by its whole filter.
+
+    Its lag is that of all its queues in messages, and of the worst one in seconds.
+    """
 
     name: str
     topics: list[str]

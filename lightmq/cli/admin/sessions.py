@@ -135,7 +135,7 @@ def summary(row: dict[str, Any]) -> tuple[str, ...]:
         "connected" if row["connected"] else "away, " + _kept(row),
         _expiry(row),
         str(row["subscriptions"]),
-        str(row["backlog"]),
+        backlog(row),
         removed(row["removed"]),
     )
 
@@ -147,7 +147,7 @@ def detail(row: dict[str, Any]) -> str:
         f"user          {printable(row['user'] or '-')}",
         f"state         {'connected' if row['connected'] else 'away, ' + _kept(row) + _end(row)}",
         f"expiry        {_expiry(row)}" + (" after its connection" if row["expiry_s"] != NEVER_S else ""),
-        f"backlog       {row['backlog']} messages",
+        f"backlog       {row['backlog']} messages" + _of_groups(row),
         f"in flight     {row['in_flight']} noted, {row['received']} QoS 2 publishes not released",
         f"wills         {row['wills']}",
         f"removed       {removed(row['removed'])}",
@@ -158,12 +158,23 @@ def detail(row: dict[str, Any]) -> str:
             str(one["qos"]),
             ",".join(name for name in ("no_local", "retain_as_published") if one[name]) or "-",
             str(one["subscription_id"] or "-"),
-            str(one["backlog"]),
+            backlog(one),
             str(one["removed"]),
         )
         for one in row["filters"]
     ]
     return "\n".join(lines) + "\n" + (columns(FILTER_HEADINGS, filters) if filters else "")
+
+
+def backlog(row: dict[str, Any]) -> str:
+    """What waits for a session or filter alone, and behind it what waits for all members of its shared ones."""
+    shared = row.get("shared_backlog", 0)
+    return f"{row['backlog']} + {shared} shared" if shared else str(row["backlog"])
+
+
+def _of_groups(row: dict[str, Any]) -> str:
+    shared = row.get("shared_backlog", 0)
+    return f", {shared} more for the members of its shared subscriptions" if shared else ""
 
 
 def _kept(row: dict[str, Any]) -> str:
@@ -195,7 +206,9 @@ def lag(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per queue.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Show how far consumer groups are behind: RocketMQ consumers, and Spark queries with `consumerGroup`.
+    """Show how far groups are behind: RocketMQ consumers, Spark queries with `consumerGroup`, shared subscriptions.
+
+    A shared subscription of MQTT has its whole filter as its group, as `$share/workers/plant/#`.
 
     SECONDS is the age of the oldest message a group has not committed. A Spark query commits a batch when the next one
     begins, so up to one batch of what is shown as waiting may be done.

@@ -55,7 +55,7 @@ function Sessions({ search, toolbar }) {
     { name: 'Client', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', { of: 'sessions' }, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
     { name: 'State', of: (/** @type {any} */ one) => (one.connected ? html`<${Badge} kind="good">connected<//>` : html`<${Badge}>away<//>`) },
     { name: 'Subscriptions', right: true, of: (/** @type {any} */ one) => count(one.subscriptions) },
-    { name: 'Waiting', right: true, of: (/** @type {any} */ one) => count(one.backlog) },
+    { name: 'Waiting', right: true, of: (/** @type {any} */ one) => waiting(one) },
     { name: 'Ends', right: true, of: (/** @type {any} */ one) => (one.ends_ms ? html`<span class="nowrap">${ago(one.ends_ms)}</span>` : html`<span class="faint nowrap">${one.connected && one.expiry_s < NEVER_S ? `${lasting(one.expiry_s)} it leaves` : 'never'}</span>`) },
     { name: '', acts: true, right: true, of: (/** @type {any} */ one) => mayAct() && html`<button type="button" class="button danger" onClick=${() => setEnding(one)}>End session<span class="spoken"> of ${one.id}</span></button>` },
   ];
@@ -100,15 +100,18 @@ function facts(one) {
   return [
     ['User', one.user || session?.user || html`<span class="faint">none</span>`], ...connection,
     ['Session', !session ? 'none' : !kept ? 'ends with the connection' : session.ends_ms ? `ends ${ago(session.ends_ms)}` : session.expiry_s >= NEVER_S ? 'kept for ever' : `kept, ends ${lasting(session.expiry_s)} it leaves`],
-    ['In flight', count(one.in_flight ?? session?.in_flight)], ['Waiting', count(session?.backlog ?? one.backlog)],
+    ['In flight', count(one.in_flight ?? session?.in_flight)], ['Waiting', session ? waiting(session) : count(one.backlog)],
   ];
 }
+
+/** What waits for a session alone, and for all members of its shared subscriptions. @param {any} one */
+const waiting = (one) => (one.shared_backlog > 0 ? `${count(one.backlog)} + ${count(one.shared_backlog)} shared` : count(one.backlog));
 
 /** @param {{ of: any }} props */
 function Subscriptions({ of }) {
   return html`<section class="stack" aria-label="Subscriptions"><h3>Subscriptions</h3>
     ${of.length === 0 ? html`<p class="quiet small">None.</p>` : html`<ul class="rows">${of.slice(0, 100).map((/** @type {any} */ one) => html`<li class="row between"><a class="mono" href=${link('live', { filter: one.filter })}>${one.filter}</a>
-      <span class="row">${one.backlog > 0 && html`<span class="small faint">${count(one.backlog)} waiting</span>`}<${Badge}>QoS ${one.qos}<//></span></li>`)}</ul>`}</section>`;
+      <span class="row">${(one.backlog > 0 || one.shared_backlog > 0) && html`<span class="small faint">${waiting(one)} waiting</span>`}<${Badge}>QoS ${one.qos}<//></span></li>`)}</ul>`}</section>`;
 }
 
 /** @param {{ id: string, onClose: () => void, onDone: () => void }} props */

@@ -44,7 +44,7 @@ function GroupList({ search, toolbar }) {
     { name: 'Behind in time', right: true, of: (/** @type {any} */ one) => (one.lag_s > 0 ? span(one.lag_s * 1000) : html`<span class="faint">–</span>`) },
   ];
   return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.name} caption="Consumer groups" noun="groups" sort=${sort === 'lag' ? '-lag' : ''} onSort=${() => setSort(sort === 'lag' ? 'name' : 'lag')} toolbar=${toolbar}
-    empty=${html`<${Empty} icon="groups" title=${search ? 'No group matches' : 'No consumer group yet'}><p>Groups appear when a RocketMQ client, a shared subscription or a Spark query with <code>consumerGroup</code> reads.</p><//>`} />`;
+    empty=${html`<${Empty} icon="groups" title=${search ? 'No group matches' : 'No consumer group yet'}><p>Groups appear when a RocketMQ client or a Spark query with <code>consumerGroup</code> reads, and with each shared subscription of MQTT.</p><//>`} />`;
 }
 
 /** @param {string[]} topics @param {number} total */
@@ -87,7 +87,7 @@ function GroupDrawer({ group, onClose }) {
   ];
   return html`<${Dialog} kind="drawer" title=${html`<span class="mono">${group}</span>`} sub=${detail.data && `${plural(one.lag, 'message')} behind`} onClose=${onClose}>
     <${Shown} of=${detail}>${() => html`
-      ${mayAct() && topics.length > 0 && html`<div class="row"><button type="button" class="button" onClick=${() => setAsking('reset')}><${Icon} name="back" />Reset offsets</button>
+      ${mayAct() && !group.startsWith('$share/') && topics.length > 0 && html`<div class="row"><button type="button" class="button" onClick=${() => setAsking('reset')}><${Icon} name="back" />Reset offsets</button>
         <button type="button" class="button danger" onClick=${() => setAsking('skip')}><${Icon} name="skip" />Skip everything waiting</button></div>`}
       <section class="flush" aria-label="Queues">${queues.length ? html`<${Table} columns=${columns} rows=${queues} rowKey=${(/** @type {any} */ queue) => `${queue.broker} ${queue.topic} ${queue.queue}`} caption="Queues of the group" />` : html`<p class="quiet small">It has not read a queue yet.</p>`}</section>
       <${Members} of=${one.members} />`}<//>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -109,6 +110,41 @@ async def test_members_of_several_proxies_take_turns(running) -> None:
     given = [await one.until(3), await two.until(3)]
     assert sorted(offset for part in given for _, offset, _ in part) == [0, 1, 2, 3, 4, 5]
     assert [offset for _, offset, _ in given[0]] == [0, 2, 4]
+
+
+async def shown(running, code: int, **fields: str):
+    reply = await running.connect().request(Command(code, fields=fields))
+    assert reply.code == 0, reply.remark
+    return json.loads(reply.body)
+
+
+async def test_what_waits_is_shown_wherever_groups_and_sessions_are(running) -> None:
+    """In the list of groups by name and by lag, in both answers about lag, in the metrics and at the session."""
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")
+    assert await proxy.take(1, "a", epoch, 3)
+    await publish(running, 5)
+    await proxy.until(3)
+    proxy.settle(1, 0, [1])  # out of order: 0 and 2 are in hand, 3 and 4 wait
+    await turn()
+    running.clock.advance_ms(2_000)
+    row = {"name": NAME, "topics": ["plant/1"], "topics_total": 1, "queues": 1, "lag": 4, "lag_s": 2.0, "members": 1}
+    for fields in ({}, {"order": "lag"}, {"contains": "g/plant"}):
+        listed = await shown(running, RequestCode.GROUP_LIST, **fields)
+        assert (listed["groups"], listed["next"], listed["total"]) == ([row], "", 1)
+    assert (await shown(running, RequestCode.GROUP_LIST, after=NAME))["groups"] == []
+    one = await shown(running, RequestCode.GET_CONSUME_STATS, consumerGroup=NAME)
+    (everything,) = (await shown(running, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false"))["consumeStatsList"]
+    assert everything == {NAME: [one]}
+    ((queue, numbers),) = one["offsetTable"].items()
+    assert json.loads(queue)["topic"] == "plant/1"
+    assert (numbers["brokerOffset"] - numbers["consumerOffset"], numbers["waitingMs"]) == (4, 2_000)
+    assert running.registry.values()["rocketmq_mqtt_shared_lag_messages{" + NAME + "}"] == 4
+    session = (await shown(running, RequestCode.SESSION_LIST, client="a"))["session"]
+    assert (session["backlog"], session["shared_backlog"], session["filters"][0]["shared_backlog"]) == (0, 4, 4)
+    proxy.settle(1, 0, [0, 2])
+    await turn()
+    assert (await shown(running, RequestCode.GROUP_LIST))["groups"][0]["lag"] == 2
 
 
 async def test_a_message_without_a_free_member_waits_for_one(running) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.shared.groups import HELD_BYTES_MAX, OffsetRanges, SharedGroup, ShareMember
+from broker.shared.groups import HELD_BYTES_MAX, OffsetRanges, SharedGroup, SharedOffsets, ShareMember
 
 
 def numbers(ranges: list[tuple[int, int]]) -> list[int]:
@@ -27,6 +27,16 @@ def test_ranges_hold_what_was_added_and_never_touch(offsets: list[int]) -> None:
     assert len(ranges) == len(found)
     again = OffsetRanges(found)
     assert again.sorted() == found
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.integers(0, 45), st.integers(0, 45))
+def test_unfinished_is_what_is_kept_and_not_acknowledged(acknowledged: list[int], begin: int, end: int) -> None:
+    """Also where retention has passed the oldest of them."""
+    offsets = SharedOffsets(0, 41, ())
+    for offset in acknowledged:
+        offsets.acknowledge(offset)
+    end = max(end, 41)
+    assert offsets.unfinished(begin, end) == len({*range(begin, end)} - {*acknowledged})
 
 
 def test_taking_the_front_returns_where_it_ends() -> None:

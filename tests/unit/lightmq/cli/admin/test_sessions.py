@@ -14,7 +14,14 @@ AWAY = {
     "client": "dev-1", "user": "anna", "connected": False, "expiry_s": 60, "ends_ms": 1_790_000_000_000,
     "subscriptions": 1, "backlog": 7, "removed": {"retention": 2, "expired": 1},
 }  # fmt: skip
-HERE = AWAY | {"client": "dev-2", "user": None, "connected": True, "ends_ms": None, "removed": {}}
+HERE = AWAY | {
+    "client": "dev-2",
+    "shared_backlog": 5_328,
+    "user": None,
+    "connected": True,
+    "ends_ms": None,
+    "removed": {},
+}
 FILTER = {
     "filter": "a/+", "qos": 2, "no_local": True, "retain_as_published": False, "subscription_id": 9, "queue": 4,
     "offset": 3, "backlog": 7, "removed": 2,
@@ -33,7 +40,7 @@ def test_all_sessions_page_by_page(log_server: Any, capsys: pytest.CaptureFixtur
     assert lines[0] == ["CLIENT", "USER", "STATE", "EXPIRY", "FILTERS", "BACKLOG", "REMOVED"]
     assert lines[1][:4] == ["dev-1", "anna", "away,", "ends"]
     assert lines[1][-9:] == ["ago", "1", "min", "1", "7", "1", "expired,", "2", "retention"]
-    assert lines[2] == ["dev-2", "-", "connected", "1", "min", "1", "7", "0"]
+    assert lines[2] == ["dev-2", "-", "connected", "1", "min", "1", "7", "+", "5328", "shared", "0"]
     assert [query["after"] for query in log_server.queries] == ["", "dev-1"]
     log_server.session_answers = [page(AWAY)]
     assert run(["sessions", "--json", "--count", "1", *server]) == 0
