@@ -21,7 +21,8 @@ from broker.requests import Feature, RequestTools
 from broker.store.errors import StoreError
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.records import names
-from remoting.protocol.records.image import client_id_of, image_views
+from remoting.protocol.records.image import image_views
+from remoting.protocol.records.record import CLIENT_ID_KEY, RecordView
 from remoting.server.authorizer import ANONYMOUS
 
 if TYPE_CHECKING:
@@ -65,13 +66,18 @@ class CountedOpening:
         if placing.images is not self._images:
             self._images = placing.images
             self._clients = {
-                one.mqtt_topic or b"": client_id_of(one).decode("utf-8", "replace")
-                for one in image_views(placing.images)
+                one.mqtt_topic or b"": _client_of(one).decode("utf-8", "replace") for one in image_views(placing.images)
             }
         session = self._sessions.get(self._clients.get(topic, ""))
         if session is not None:
             return session.user or ANONYMOUS
         return "" if placing.request is None else self._authorizer.subject(*placing.request)
+
+
+def _client_of(image: RecordView) -> bytes:
+    """The client id that a proxy put behind the topic; empty for rows of Spark and messages of RocketMQ's clients."""
+    properties = image.properties()
+    return properties[1][1] if len(properties) > 1 and properties[1][0] == CLIENT_ID_KEY else b""
 
 
 class LightQueueFeature(Feature):

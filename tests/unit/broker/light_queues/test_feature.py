@@ -5,7 +5,8 @@ from __future__ import annotations
 from broker.light_queues.feature import CountedOpening
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.image import encode_mqtt_image
+from remoting.protocol.records.image import encode_image, encode_mqtt_image
+from remoting.protocol.records.record import FLAG_MQTT, MQTT_TOPIC_KEY
 from tests.unit.broker.light_queues.sessions import feature, open_session
 
 
@@ -28,3 +29,24 @@ async def test_what_is_placed_without_a_request_counts_for_no_user(running) -> N
     running.broker.publishing.placement.placed(encode_mqtt_image(b"late/1", b"x", 1, 1_000, b"gone"))
     assert feature(running).quota._makers.count("anonymous") == 0
     assert running.store.queues.find(b"%LMQ%late%2F1") is not None
+
+
+async def test_rows_of_spark_count_for_the_sender(running) -> None:
+    """They name an MQTT topic and no client; what stands behind the topic may be anything."""
+    await open_session(running, "of ann", "ann")
+
+    def rows(parent: bytes) -> bytes:
+        return b"".join(
+            encode_image(
+                flags=FLAG_MQTT | 1, born_ms=1_000, topic=parent, body=b"x",
+                properties=[(MQTT_TOPIC_KEY, parent + topic), *more],
+            )
+            for topic, more in ((b"/1", []), (b"/2", [(b"unit", b"of ann")]))
+        )  # fmt: skip
+
+    fields = {"sink": "jobs", "batch": "0", "partition": "0", "attempt": "0"}
+    peer = running.connect()
+    assert (await peer.request(Command(Code.STAGE, fields=fields, body=rows(b"staged")))).code == 0
+    assert (await peer.request(Command(Code.APPEND_MANY, body=rows(b"sent")))).code == 0
+    makers = feature(running).quota._makers
+    assert (makers.count("ann"), makers.count("anonymous")) == (0, 2)
