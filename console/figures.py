@@ -2,7 +2,8 @@
 
 Every viewer sees the same samples: once a second while somebody looks, every `IDLE_S` otherwise, so that charts have a
 past. Roles are looked at with every sample, so that a change is dated to the second; the lag of groups is dear, so it
-is asked for less often, and only while somebody looks. Rates are differences of counters between two samples of one
+is asked for every `SLOW_S` while somebody looks and every `SLOW_IDLE_S` otherwise; the points between two looks repeat
+the last one. Rates are differences of counters between two samples of one
 broker process; a counter that fell counts from zero.
 Invariant: the cost is that of one viewer, however many there are; a broker that does not answer is in `missing` and
 raises an alarm, and does not delay the others' figures beyond the time limit of a request.
@@ -33,8 +34,11 @@ WATCHED_S = 1.0
 IDLE_S = 10.0
 SLOW_S = 5.0
 """Between two looks at what is dearer to ask for."""
-Point = tuple[int, float, float, float, int, int]
-"""time_ms, messages in per second, out per second, bytes in per second, clients, largest lag in messages"""
+SLOW_IDLE_S = 30.0
+"""The same while nobody looks: alarms and charts do not depend on being looked at."""
+Point = tuple[int, float | None, float | None, float | None, int, int]
+"""time_ms, messages in per second, out per second, bytes in per second (None: not known yet), clients, largest lag in
+messages"""
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class OverviewFigures:
         self._watchers = 0
         self._woken = asyncio.Event()
         self._sampled = asyncio.Event()
-        self._slow_due_s = 0.0
+        self._slow_s = -SLOW_IDLE_S
         self._log = get_logger("console")
         self._alarms = Alarms()
         self.roles = RoleHistory()
@@ -116,6 +120,11 @@ class OverviewFigures:
         """What needs attention, the worst first."""
         return self._alarms.items
 
+    @property
+    def past_alarms(self) -> list[dict[str, Any]]:
+        """What needed attention since the start of this process and no longer does, the latest end first."""
+        return self._alarms.past
+
     async def _run(self) -> None:
         while True:
             try:
@@ -136,16 +145,16 @@ class OverviewFigures:
 
     async def _take(self) -> None:
         """Take one sample. Raises LightMQError when no broker answers, which is a sample, too."""
-        now_s = clock.monotonic_s()
         try:
             asked = await self._cluster.ask_all(None, Code.METRICS)
         except LightMQError as error:
             asked = Asked({}, {"brokers": str(error)})
+        now_s = clock.monotonic_s()
         lag = self.sample.lag
         with contextlib.suppress(LightMQError):  # no controller answers, which is no change of roles
             self.roles.note(await broker_rows(self._cluster, None), self._clock.now_ms())
-        if self._watchers and asked.answers and now_s >= self._slow_due_s:
-            self._slow_due_s = now_s + SLOW_S
+        if asked.answers and now_s >= self._slow_s + (SLOW_S if self._watchers else SLOW_IDLE_S):
+            self._slow_s = now_s
             lag = await self._lag() or lag
         brokers = {name: json_object(answer) for name, answer in asked.answers.items()}
         for name, found in brokers.items():

@@ -1,6 +1,7 @@
 """Rates from counters that only grow, by broker process.
 
-Invariant: a process that was started again begins anew, and its first sample has the rate 0. Pure; times in seconds.
+Invariant: a rate is that of an interval of at least `INTERVAL_S_MIN`; a process whose counters were seen once, or that
+was started again, has none yet. Pure; times in seconds.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ GRANTED = frozenset({"accepted", "allowed", "anonymous", "ok"})
 """Label values of those counters that are no refusals."""
 
 
+INTERVAL_S_MIN = 0.5
+"""Counters that are seen sooner after the last ones are left to the next look."""
+
+
 class CounterRates:
     """Rates of the counters of some brokers."""
 
@@ -46,19 +51,22 @@ class CounterRates:
                 self._note(broker, started_ms, name, value, now_s)
 
     def rate(self, broker: str, figure: str) -> float:
-        """Return the rate of one counter per second."""
+        """Return the rate of one counter per second, 0 while it is not known."""
         return self._rates.get((broker, figure), 0.0)
 
-    def total(self, figure: str) -> float:
-        """Return the rate over all brokers."""
-        return round(sum(rate for (_, name), rate in self._rates.items() if name == figure), 2)
+    def total(self, figure: str) -> float | None:
+        """Return the rate over all brokers whose rate is known; None while there is none."""
+        known = [rate for (_, name), rate in self._rates.items() if name == figure]
+        return round(sum(known), 2) if known else None
 
     def _note(self, broker: str, started_ms: int, name: str, value: float, now_s: float) -> None:
         key = (broker, name)
         before = self._counters.get(key)
+        if before is not None and before[0] == started_ms and now_s - before[1] < INTERVAL_S_MIN:
+            return
         self._counters[key] = started_ms, now_s, value
-        if before is None or before[0] != started_ms or now_s <= before[1]:
-            self._rates[key] = 0.0
+        if before is None or before[0] != started_ms:
+            self._rates.pop(key, None)
             return
         self._rates[key] = max(0.0, value - before[2]) / (now_s - before[1])
 

@@ -32,17 +32,23 @@ class Alarm(msgspec.Struct):
     target: str = ""
 
 
+class PastAlarm(Alarm):
+    """Something that needed attention."""
+
+    ended_ms: int = 0
+
+
 class Overview(msgspec.Struct):
-    """The figures of the whole installation; rates are per second."""
+    """The figures of the whole installation; rates are per second, null until counters were seen twice."""
 
     version: str
     mode: str
     node: str
     time_ms: int
     uptime_s: int
-    messages_in_rate: float
-    messages_out_rate: float
-    bytes_in_rate: float
+    messages_in_rate: float | None
+    messages_out_rate: float | None
+    bytes_in_rate: float | None
     clients: int
     sessions: int
     topics: int
@@ -97,6 +103,11 @@ async def list_alarms(call: ApiCall) -> Any:
     return slice_page(call, call.figures.alarms, sample.missing)
 
 
+async def list_past_alarms(call: ApiCall) -> Any:
+    """Return what needed attention and no longer does, the latest end first."""
+    return slice_page(call, call.figures.past_alarms)
+
+
 OPERATIONS = (
     Operation(
         name="get_overview", method="GET", path="/overview", summary="Show the figures of the installation", tag=TAG,
@@ -109,5 +120,10 @@ OPERATIONS = (
     Operation(
         name="list_alarms", method="GET", path="/alarms", summary="List what needs attention", tag=TAG,
         call=list_alarms, query=PAGE, answer=Page[Alarm],
+    ),
+    Operation(
+        name="list_past_alarms", method="GET", path="/alarms/past", tag=TAG,
+        summary="List the last 200 alarms that have ended since the console was started",
+        call=list_past_alarms, query=PAGE, answer=Page[PastAlarm],
     ),
 )  # fmt: skip

@@ -31,16 +31,27 @@ def take(rates: CounterRates, found: dict[str, Any], now_s: float) -> None:
 def test_rates_are_differences_between_samples() -> None:
     rates = CounterRates()
     take(rates, counters(10), 1.0)
-    assert rates.total("messages_in") == 0.0
+    assert rates.total("messages_in") is None
     take(rates, counters(30), 3.0)
     assert (rates.total("messages_in"), rates.total("bytes_in")) == (10.0, 1000.0)
+
+
+def test_a_look_right_after_another_makes_no_rate() -> None:
+    """Neither one of its own nor a hole: the next look counts from the one before both."""
+    rates = CounterRates()
+    take(rates, counters(0), 1.0)
+    take(rates, counters(1), 1.01)
+    assert rates.total("messages_in") is None
+    take(rates, counters(50), 2.0)
+    take(rates, counters(50), 2.02)
+    assert rates.total("messages_in") == 50.0
 
 
 def test_a_process_that_was_started_again_begins_anew() -> None:
     rates = CounterRates()
     take(rates, counters(1_000), 1.0)
     take(rates, {**counters(5), "started_ms": 2}, 2.0)
-    assert rates.total("messages_in") == 0.0
+    assert rates.total("messages_in") is None
     take(rates, {**counters(6), "started_ms": 2}, 3.0)
     assert rates.total("messages_in") == 1.0
 
@@ -87,16 +98,20 @@ def test_alarms_begin_once_and_the_worst_comes_first() -> None:
     full = counters()
     full["status"]["store"]["disk_full"] = 1
     late = {**OVERVIEW, "lag_max_s": 1_000}
-    assert alarms.judge(rules({}, {}, late, "g"), 5)
-    assert not alarms.judge(rules({}, {}, late, "g"), 6)
-    assert alarms.judge(rules({"a": full}, {"b": "gone"}, late, "g"), 7)
+    assert alarms.judge(rules({}, {}, late, "g"), 1_000_005)
+    assert not alarms.judge(rules({}, {}, late, "g"), 1_000_006)
+    assert alarms.judge(rules({"a": full}, {"b": "gone"}, late, "g"), 1_000_007)
     assert [(item["severity"], item["since_ms"]) for item in alarms.items] == [
-        (CRITICAL, 7),
-        (CRITICAL, 7),
-        (WARNING, 5),
+        (CRITICAL, 1_000_007),
+        (CRITICAL, 1_000_007),
+        (WARNING, 300_005),  # 700 s ago the group came to be later than the limit
     ]
-    assert alarms.judge(rules({}, {}, OVERVIEW, ""), 8)
+    assert alarms.past == []
+    assert alarms.judge(rules({}, {}, OVERVIEW, ""), 1_000_009)
     assert alarms.items == []
+    assert {(item["id"], item["since_ms"], item["ended_ms"]) for item in alarms.past} == {
+        ("lag:g", 300_005, 1_000_009), ("disk_full:a", 1_000_007, 1_000_009), ("missing:b", 1_000_007, 1_000_009),
+    }  # fmt: skip
 
 
 def test_role_changes_are_noted_once() -> None:

@@ -47,7 +47,7 @@ function Tiles({ data }) {
     <${Tile} name="Messages in" value=${scaled(data.messages_in_rate)} unit="/s" values=${recent('messages_in_rate')} href="#/topics" />
     <${Tile} name="Messages out" value=${scaled(data.messages_out_rate)} unit="/s" values=${recent('messages_out_rate')} ink=${2} href="#/clients" />
     <${Tile} name="Data in" value=${bytesScaled(data.bytes_in_rate)} unit="/s" values=${recent('bytes_in_rate')} />
-    <${Tile} name="Clients connected" value=${scaled(data.clients)} note=${data.sessions !== undefined && data.sessions !== null ? `${plural(data.sessions, 'session')} kept` : ''} values=${recent('clients')} href="#/clients" ink=${2} />
+    <${Tile} name="Clients connected" value=${scaled(data.clients)} note=${data.sessions !== undefined && data.sessions !== null ? `${plural(data.sessions, 'session')}, connected or kept` : ''} values=${recent('clients')} href="#/clients" ink=${2} />
     <${Tile} name="Largest lag" value=${scaled(data.lag_max)} unit="messages" note=${data.lag_max_s > 0 ? `${span(data.lag_max_s * 1000)} behind` : ''} values=${recent('lag_max')} ink=${3} href="#/groups" />
     <${Tile} name="Refusals" value=${scaled(data.refusals_rate)} unit="/s" values=${recent('refusals_rate')} ink=${4} href="#/quotas" />
   </div>`;

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from console import figures
 from remoting.client.connection import connect
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -78,7 +79,7 @@ async def test_a_delayed_message_waits_is_rescheduled_and_recalled(page: Console
     await page.ask("/timers/nonsense", "DELETE", 400)
 
 
-async def test_a_group_with_its_lag_is_moved(page: ConsolePage) -> None:
+async def test_a_group_with_its_lag_is_moved(page: ConsolePage, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(10):
         await page.ask("/messages", "POST", json={"topic": "plant/7", "payload": str(number)})
     queue = next(one["queue"] for one in (await page.ask("/queues?topic=plant"))["items"] if one["messages"])
@@ -88,6 +89,12 @@ async def test_a_group_with_its_lag_is_moved(page: ConsolePage) -> None:
     await connection.close()
     (group,) = (await page.ask("/groups?search=bill&sort=lag"))["items"]
     assert (group["name"], group["lag"], group["topics"]) == ("billing", 6, ["plant"])
+    monkeypatch.setattr(figures, "SLOW_IDLE_S", 0.0)
+    monkeypatch.setattr(figures, "WATCHED_S", -1.0)
+    await page.ask("/overview")  # from here on every look is a sample of everything
+    shown = await page.ask("/overview")  # nobody watches the stream of events
+    assert (shown["groups"], shown["lag_max"]) == (1, group["lag"])
+    assert (await page.ask("/alarms/past"))["items"] == []
     moved = await page.ask("/groups/billing/reset", "POST", json={"topic": "plant", "queue": queue, "offset": 8})
     assert moved["queues"] == [{"topic": "plant", "broker": "broker-a", "queue": queue, "offset": 8}]
     shown = await page.ask("/groups/billing")
