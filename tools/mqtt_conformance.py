@@ -155,13 +155,14 @@ that a scenario for a packet's statement has that packet in it.
 
 VECTORS = """## Mosquitto's vectors
 
-Mosquitto's suite has a list of packets with the answers that it expects byte by byte. Played against a running LightMQ,
-{alike:,} of the {vectors:,} vectors of release {release} are answered alike; reason strings, which every server words
-for itself, were left out of the comparison. The other {rest} are of {kinds} kinds. *Both* says whether the standard
-allows either answer; where it does not, LightMQ's is the standard's. Its development branch has 1,826 vectors. When 398
-of them were answered otherwise, 255 differed in 0x81 and 0x82, 60 wanted the end before any packet, 22 wanted 0x00
-instead of 0x92 and 17 wanted 0x10; the other 44 were not sorted. One kind has changed since: a reason code that its
-packet does not have is a protocol error by 5.0, 1.2, as Mosquitto says, and LightMQ called it malformed.
+Mosquitto's suite has a list of packets with the answers that it expects byte by byte. Played against a running LightMQ
+(`python -m tests.conformance.vectors`), {alike:,} of the {vectors:,} vectors of release {release} are answered alike;
+reason strings, which every server words for itself, are left out of the comparison. The other {rest} are of {kinds}
+kinds. *Both* says whether the standard allows either answer; where it does not, LightMQ's is the standard's. Its
+development branch has 1,826 vectors. When 398 of them were answered otherwise, 255 differed in 0x81 and 0x82, 60 wanted
+the end before any packet, 22 wanted 0x00 instead of 0x92 and 17 wanted 0x10; the other 44 were not sorted. One kind has
+changed since: a reason code that its packet does not have is a protocol error by 5.0, 1.2, as Mosquitto says, and
+LightMQ called it malformed.
 
 | kind | vectors | Mosquitto | LightMQ | what decides | both | LightMQ keeps its answer | shown by |
 |---|---|---|---|---|---|---|---|"""
