@@ -179,8 +179,8 @@ class GroupOffset:
 
 
 GROUP_PREFIX = "bridge-"
-BEGUN = 1
-"""Offset of a mark."""
+BEGUN = 0
+"""Offset of a mark: it is there or not. A later one would be behind the end of a queue that is none."""
 EARLIEST = "earliest"
 READ_COUNT_MAX = 4_096
 """Records of one read."""

@@ -65,7 +65,7 @@ class KeyMachine(RuleBasedStateMachine):
         segment=st.sampled_from([4096, 16384]),
         entries=st.sampled_from([64, 70, 200]),
         flush=st.sampled_from(["sync", "async"]),
-        size=st.sampled_from([0, 0, 20_000]),
+        size=st.sampled_from([0, 0, 49_152]),
         merge=st.sampled_from([2, 3]),
     )
     def open(self, segment: int, entries: int, flush: str, size: int, merge: int) -> None:

@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
         tail=st.sampled_from([16, 24, 64]),
         flush=st.sampled_from(["sync", "sync", "async"]),
         retention_ms=st.sampled_from([0, 1000]),
-        size=st.sampled_from([0, 20_000]),
+        size=st.sampled_from([0, 49_152]),
         merge=st.sampled_from([(2, 40), (2, 1 << 24), (3, 1 << 24)]),
         snapshot=st.sampled_from([3000, 1 << 30]),
         rule=st.sampled_from([None, (500, 0), (5000, 0), (0, 3000), (700, 9000)]),

@@ -227,8 +227,9 @@ def packet_id_of(image: RecordView) -> int:
 
 
 def client_id_of(image: RecordView) -> bytes:
-    """Return the MQTT client id of an image with a packet id: its second property."""
-    return image.properties()[1][1]
+    """Return the MQTT client id of an image, its second property; empty for one that no MQTT client sent."""
+    properties = image.properties()
+    return properties[1][1] if len(properties) > 1 and properties[1][0] == CLIENT_ID_KEY else b""
 
 
 def iter_images(images: Buffer) -> Iterator[RecordView]:

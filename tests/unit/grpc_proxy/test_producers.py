@@ -56,7 +56,7 @@ async def test_messages_of_a_request_are_one_batch_in_one_queue(proxied):
 
 async def test_a_message_that_the_broker_rejects_does_not_keep_others_of_its_batch_from_being_stored(proxied):
     wrong = message(b"wrong")
-    wrong.user_properties["__rmq.flag"] = "1"
+    wrong.user_properties["originMqttTopic"] = "elsewhere/7"
     found = await proxied.send(message(b"a"), wrong, message(b"b"))
     assert found.status.code == Code.MULTIPLE_RESULTS
     assert [entry.status.code for entry in found.entries] == [Code.OK, Code.BAD_REQUEST, Code.OK]

@@ -146,13 +146,13 @@ async def test_a_deleted_topic_stops_nothing_and_is_new_when_it_is_created_again
 
 
 async def test_what_is_stored_is_there_after_a_restart(tmp_path: Path) -> None:
-    for stored in (None, 5):
+    for stored in (None, 0):
         async with installation(tmp_path / "data") as app:
             line = await dial(f"127.0.0.1:{app.ports()['remoting']}")
             offset = GroupOffset(line, "bridge-x", "%LMQ%name", 0)
             assert await offset.stored() == stored
-            await offset.store(5)
-            assert await offset.stored() == 5
+            await offset.store(0)
+            assert await offset.stored() == 0
             assert await GroupOffset(line, "bridge-y", "%LMQ%name", 0).stored() is None
             await line.close()
 

@@ -134,7 +134,7 @@ def test_parts_are_whole_records_within_one_file_and_one_epoch(tmp_path: Path) -
 
 def test_expired_bytes_are_refused(tmp_path: Path) -> None:
     """Below the begin there is nothing to send: the replica must start over."""
-    bench = ReplicaBench(tmp_path / "data", retention_size_bytes=20_000)
+    bench = ReplicaBench(tmp_path / "data", retention_size_bytes=49_152)
     queue = bench.store.queues.open(b"q")
     for _ in range(60):
         bench.store.append(message([queue], bytes(1000)))

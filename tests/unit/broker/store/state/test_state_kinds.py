@@ -42,6 +42,7 @@ def test_numbers_are_fixed() -> None:
         33: "migration_return",
         34: "audited",
         35: "master_epoch",
+        36: "log_identity",
     }
 
 
