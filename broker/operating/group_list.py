@@ -9,7 +9,8 @@ that can be read and have not been (shared: have not been acknowledged), `lag_s`
 By name a page costs a search and the groups of the page, of which
 `QUEUES_MAX` queues at most are looked at: a page may be shorter than asked for and still have a `next`. By lag there is
 one page, of `FURTHEST_MAX` groups at most: finding them takes a look at every group, in steps with other work between
-them, and the result is used again for twenty times as long as it took.
+them, and the result is used again for twenty times as long as it took. A search by lag looks at all groups again where
+there are more.
 Invariant: what is counted is confirmed. Loop thread only.
 """
 
@@ -129,7 +130,10 @@ class GroupListRequests:
             if self._finding is None:
                 self._finding = asyncio.ensure_future(self._find_furthest())
             await asyncio.shield(self._finding)
-        wanted = [name for name in self._furthest if contains in name][:limit]
+        furthest = self._furthest
+        if contains and len(furthest) == FURTHEST_MAX:  # others may have the text in their names
+            furthest = await self._furthest_of(contains)
+        wanted = [name for name in furthest if contains in name][:limit]
         rows = [row for name in wanted if (row := await self._row(name)) is not None]
         rows.sort(key=lambda row: (-row["lag"], row["name"]))
         return self._answer(command, rows, "")
@@ -139,27 +143,34 @@ class GroupListRequests:
         return command.reply(body=msgspec.json.encode({"groups": rows, "next": following, "total": total}))
 
     async def _find_furthest(self) -> None:
-        """Find the groups that are furthest behind."""
-        started_s, looked = clock.monotonic_s(), 0
-        found: list[tuple[int, bytes]] = []
+        """Find the groups that are furthest behind, for a while."""
+        started_s = clock.monotonic_s()
         try:
-            for name in self._tools.store.state.group_offsets.owners():
+            self._furthest = await self._furthest_of(b"")
+        finally:
+            self._finding = None
+        took_s = clock.monotonic_s() - started_s
+        self._furthest_until_s = clock.monotonic_s() + max(REUSE * took_s, REUSE_S_MIN)
+
+    async def _furthest_of(self, contains: bytes) -> list[bytes]:
+        """Of the groups with a text in their names those that are furthest behind."""
+        looked = 0
+        found: list[tuple[int, bytes]] = []
+        for name in self._tools.store.state.group_offsets.owners():
+            looked += 1
+            if contains in name:
                 offsets = self._groups.offsets.of_group(name.decode())
                 behind = sum(self._behind(topic, index, offset)[2] for (topic, index), offset in offsets.items())
                 heapq.heappush(found, (behind, name))
-                if len(found) > FURTHEST_MAX:
-                    heapq.heappop(found)
                 looked += len(offsets)
-                if looked >= QUEUES_A_TURN:
-                    looked = 0
-                    await asyncio.sleep(0)
-        finally:
-            self._finding = None
-        found += [(self._shared.behind(group).messages, name.encode()) for name, group in self._shared.items()]
-        found = heapq.nlargest(FURTHEST_MAX, found)
-        self._furthest = [name for _behind, name in sorted(found, key=lambda each: (-each[0], each[1]))]
-        took_s = clock.monotonic_s() - started_s
-        self._furthest_until_s = clock.monotonic_s() + max(REUSE * took_s, REUSE_S_MIN)
+            if len(found) > FURTHEST_MAX:
+                heapq.heappop(found)
+            if looked >= QUEUES_A_TURN:
+                looked = 0
+                await asyncio.sleep(0)
+        shared = [(name.encode(), group) for name, group in self._shared.items()]
+        found += [(self._shared.behind(group).messages, name) for name, group in shared if contains in name]
+        return [name for _behind, name in sorted(found, key=lambda each: (-each[0], each[1]))[:FURTHEST_MAX]]
 
     async def _row(self, name: bytes) -> dict[str, Any] | None:
         """One group; None when it has no offsets any more."""

@@ -53,8 +53,12 @@ def test_a_walk_by_keyboard(visitor: Visitor, server: Server) -> None:
     assert not visitor.findings()
     keyboard.press("Enter")
     visitor.heading("Topics").wait_for()
-    visitor.fill("Search topics by any part of their name", "3/house-117/pow")
+    visitor.fill("Search by any part of the name", "3/house-117/pow")
     visitor.page.get_by_role("button", name="meters/street-003/house-117/power").wait_for()
+    visitor.go("#/clients", "Clients")
+    visitor.page.get_by_role("link", name="walker").wait_for()
+    visitor.fill("Only addresses that begin with this", "10.")
+    visitor.sees("No client matches")
     device.close()
 
 

@@ -12,9 +12,9 @@ import { useSignal } from '../core/signal.js';
 
 /**
  * @param {{ title: string, times_s: number[], series: Series[], format?: (value: number) => string, height?: number,
- *   area?: boolean }} props
+ *   area?: boolean, whole?: boolean }} props `whole`: the axis has whole numbers only, as of messages.
  */
-export function Chart({ title, times_s, series, format = digits, height = 190, area = true }) {
+export function Chart({ title, times_s, series, format = digits, height = 190, area = true, whole = false }) {
   const box = useRef(/** @type {HTMLElement | null} */ (null));
   const plot = useRef(/** @type {any} */ (null));
   const painted = useSignal(repaint);
@@ -23,7 +23,7 @@ export function Chart({ title, times_s, series, format = digits, height = 190, a
   useEffect(() => {
     const place = box.current;
     if (!place) return undefined;
-    const made = new uPlot(options(place.clientWidth, height, series, format, area), /** @type {any} */ (data), place);
+    const made = new uPlot(options(place.clientWidth, height, series, format, area, whole), /** @type {any} */ (data), place);
     plot.current = made;
     const watcher = new ResizeObserver(() => {
       if (place.clientWidth > 0 && place.clientWidth !== made.width) made.setSize({ width: place.clientWidth, height });
@@ -50,8 +50,10 @@ function text(values, format) {
   return '–';
 }
 
-/** @param {number} width @param {number} height @param {Series[]} series @param {(value: number) => string} format @param {boolean} area */
-function options(width, height, series, format, area) {
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+
+/** @param {number} width @param {number} height @param {Series[]} series @param {(value: number) => string} format @param {boolean} area @param {boolean} whole */
+function options(width, height, series, format, area, whole) {
   const faint = colour('--text-3');
   const grid = { stroke: colour('--grid'), width: 1 };
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
@@ -62,7 +64,7 @@ function options(width, height, series, format, area) {
     scales: { x: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(low, high - 60), high] }, y: { range: (/** @type {any} */ _, /** @type {number} */ low, /** @type {number} */ high) => bounds(low, high) } },
     axes: [
       { ...axis, grid: { show: false }, size: 26, space: 70, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map(timeMark(marks)) },
-      { ...axis, size: 58, space: 34, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => format(mark)) },
+      { ...axis, size: 58, space: 34, ...(whole ? { incrs: WHOLE } : {}), values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => format(mark)) },
     ],
     series: [{}, ...series.map((one) => {
       const ink = colour(`--series-${one.ink ?? 1}`);

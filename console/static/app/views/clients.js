@@ -17,24 +17,29 @@ import { List } from '../parts/table.js';
 export function Clients({ route }) {
   const [search, setSearch] = useState(route.params.search ?? '');
   const settled = useSettled(search);
+  const [user, setUser] = useState(route.params.user ?? '');
+  const [host, setHost] = useState(route.params.address ?? '');
+  const only = { user: useSettled(user), address: useSettled(host) };
   const kept = route.params.of === 'sessions';
-  useEffect(() => adjust({ search: settled }), [settled]);
+  useEffect(() => adjust({ search: settled, ...only }), [settled, only.user, only.address]);
   const toolbar = html`<${Search} value=${search} onInput=${setSearch} label=${kept ? 'Search sessions' : 'Search by client id'} />
+    ${!kept && html`<input class="input narrow" value=${user} placeholder="User" aria-label="Only clients of this user" autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setUser(event.target.value)} />
+      <input class="input narrow" value=${host} placeholder="Address" aria-label="Only addresses that begin with this" autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setHost(event.target.value)} />`}
     <span class="grow"></span><div class="segments" role="group" aria-label="What is listed">
       <a class="button" aria-current=${kept ? undefined : 'true'} href=${link('clients')}>Connected</a>
       <a class="button" aria-current=${kept ? 'true' : undefined} href=${link('clients', { of: 'sessions' })}>Sessions</a></div>`;
   return html`<${Page} title="Clients" about="MQTT devices and programs: who they are, what they wait for, how fast they read.">
-    ${kept ? html`<${Sessions} search=${settled} toolbar=${toolbar} />` : html`<${Connected} search=${settled} toolbar=${toolbar} />`}
+    ${kept ? html`<${Sessions} search=${settled} toolbar=${toolbar} />` : html`<${Connected} search=${settled} only=${only} toolbar=${toolbar} />`}
     ${route.rest && html`<${ClientDrawer} key=${route.rest} id=${route.rest} onClose=${() => go(link('clients', route.params))} />`}
   <//>`;
 }
 
-/** @param {{ search: string, toolbar: any }} props */
-function Connected({ search, toolbar }) {
-  const page = usePaged('/clients', { search }, { everyMs: 3000 });
+/** @param {{ search: string, only: { user: string, address: string }, toolbar: any }} props */
+function Connected({ search, only, toolbar }) {
+  const page = usePaged('/clients', { search, ...only }, { everyMs: 3000 });
   const now = useNow();
   const columns = [
-    { name: 'Client', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', { search }, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
+    { name: 'Client', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', { search, ...only }, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
     { name: 'Address', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span>` },
     { name: 'Protocol', of: (/** @type {any} */ one) => html`<span class="nowrap">${version(one.version)}${one.protocol && one.protocol !== 'tcp' ? html` <${Badge}>${one.protocol}<//>` : ''}</span>` },
     { name: 'Connected', of: (/** @type {any} */ one) => html`<span class="nowrap">${ago(one.since_ms, now)}</span>` },
@@ -43,7 +48,7 @@ function Connected({ search, toolbar }) {
     { name: 'Waiting', right: true, of: (/** @type {any} */ one) => html`<span class=${one.backlog > 1000 ? 'warned' : ''}>${count(one.backlog)}</span>` },
   ];
   return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.id} caption="Connected clients" noun="clients" toolbar=${toolbar}
-    empty=${search ? html`<${Empty} icon="search" title="No client matches"><p>Nothing connected has <b>${search}</b> in its id.</p><//>`
+    empty=${search || only.user || only.address ? html`<${Empty} icon="search" title="No client matches"><p>Nothing connected has this client id, user and address.</p><//>`
       : html`<${Empty} icon="clients" title="No client is connected"><p>Connect any MQTT client to this server's MQTT port, and it appears here within seconds.</p><//>`} />`;
 }
 

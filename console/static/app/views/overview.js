@@ -62,7 +62,7 @@ function Traffic() {
 function Lag() {
   const lines = [{ name: 'Largest lag', values: series('lag_max'), ink: 3 }];
   return html`<${Card} title="Messages waiting for the slowest group" plain extra=${html`<${Legend} series=${lines} format=${short} />`}>
-    <${Chart} title="Messages waiting for the slowest group" times_s=${past.map((point) => point.time_s)} series=${lines} format=${short} /><//>`;
+    <${Chart} title="Messages waiting for the slowest group" times_s=${past.map((point) => point.time_s)} series=${lines} format=${short} whole /><//>`;
 }
 
 /** @param {{ data: any }} props */

@@ -30,7 +30,7 @@ function Tree({ chosen, onChoose }) {
   const [search, setSearch] = useState('');
   const settled = useSettled(search);
   return html`<section class="card" aria-label="Topic tree">
-    <div class="toolbar"><${Search} value=${search} onInput=${setSearch} label="Search topics by any part of their name" /></div>
+    <div class="toolbar"><${Search} value=${search} onInput=${setSearch} label="Search by any part of the name" /></div>
     <div class="tree">
       <button type="button" class=${`leaf all ${chosen === '' ? 'on' : ''}`} aria-pressed=${chosen === ''} onClick=${() => onChoose('')}><${Icon} name="topics" />All topics</button>
       <${Level} key=${settled} parent="" search=${settled} chosen=${chosen} onChoose=${onChoose} />

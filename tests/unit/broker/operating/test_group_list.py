@@ -70,6 +70,15 @@ async def test_the_groups_furthest_behind_come_first(running: Any, monkeypatch: 
     assert await names(running, order="lag", contains="c") == ["c"]
 
 
+async def test_a_search_by_lag_finds_groups_beyond_the_furthest(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FURTHEST_MAX", 1)
+    await publish(running, *[b"plant/1"] * 5)
+    for name, offset in (("a", 5), ("b", 1)):
+        await commit(running, name, offset)
+    assert await names(running, order="lag") == ["b"]
+    assert await names(running, order="lag", contains="a") == ["a"]
+
+
 async def test_a_page_ends_where_its_queues_are_too_many(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "QUEUES_MAX", 2)
     await publish(running, b"plant/1")
