@@ -65,15 +65,18 @@ class ShortFile:
 def find_short_files(directory: Path, first_size: int, segment_size: int, durable: int) -> list[ShortFile]:
     """Return the files that end before the next one begins; the last one should be as large as the log made it.
 
-    That is by `next_file_bytes`, less when older files have expired since; and, up to the largest size a file may have,
-    it should hold what was `durable`. A whole missing file is for the log to complain about.
+    That is by `next_file_bytes`, less when older files have expired or settings have changed since; and, up to the
+    largest size a file may have, it should hold what was `durable`, and end where a record can. A whole missing file is
+    for the log to complain about.
     """
     paths = list_segments(directory) if directory.is_dir() else []
     bases = [int(path.name) for path in paths]
     if not bases:
         return []
     last = bases[-1]
-    least = next_file_bytes(last - bases[0], first_size, segment_size)
+    # Settings with smaller files than this one was made with do not tell that it was cut; a size that no file has does.
+    whole = paths[-1].stat().st_size + 7 & ~7
+    least = max(next_file_bytes(last - bases[0], first_size, segment_size), whole)
     wanted = durable + 7 & ~7 if durable - last <= SEGMENT_SIZE_BYTES_MAX else 0
     found = []
     for path, base, end in zip(paths, bases, [*bases[1:], max(last + least, wanted)], strict=True):

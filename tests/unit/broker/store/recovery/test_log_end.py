@@ -164,6 +164,13 @@ def test_the_sizes_of_files(tmp_path: Path) -> None:
     assert [path.stat().st_size for path in sorted(tmp_path.iterdir())] == [4000, 4096, 0]
 
 
+def test_a_cut_file_is_short_of_a_whole_size_whatever_the_settings_say(tmp_path: Path) -> None:
+    """A file that was made larger than files are made now and lost its tail: a record would end behind its end."""
+    files(tmp_path, 4096, 3998)
+    found = find_short_files(tmp_path, 2048, 2048, 5000)
+    assert [(file.base, file.size, file.full_size) for file in found] == [(4096, 3998, 4000)]
+
+
 @pytest.mark.parametrize(
     ("sizes", "durable", "cut"), [((4000, 4096), 4001, 0), ((4096, 100), 4197, 4096), ((4000, 4096), 9000, 0)]
 )
