@@ -14,6 +14,7 @@ from controller.acts import ControllerActs
 from controller.api import handlers
 from controller.authority import guarded, judge_unserved
 from controller.config import ControllerConfig
+from controller.consensus.wire import COMMANDS_KNOWN
 from controller.control_plane.control_plane import ControlPlane
 from controller.name_server.name_server import MetadataFile, NameServer
 from remoting import background
@@ -27,11 +28,15 @@ from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock, WatchedFile, make_directory
+from runtime.format_file import check_format
 from runtime.logs import get_logger
 from runtime.metrics import Registry, RequestTimes, UnsupportedRequests, declare_port_metrics
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
 """Wildcard addresses to listen on, and the address that reaches them on this machine."""
+
+FORMAT_KIND, LAYOUT = "lightmq-controller", 1
+"""What FORMAT says of a controller's directory, with COMMANDS_KNOWN: no decision that is not known is passed over."""
 
 
 class ControllerApp:
@@ -101,6 +106,7 @@ class ControllerApp:
         make_directory(config.data_directory)
         self._lock = DirectoryLock(config.data_directory)
         try:
+            check_format(config.data_directory, FORMAT_KIND, LAYOUT, COMMANDS_KNOWN, is_used=False)
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
             use_users = None if self._watched is None else self._watched.use
             self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker, use_users)

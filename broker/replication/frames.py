@@ -68,7 +68,8 @@ def proved(secret: str | None, nonce: bytes, content: bytes, proof: bytes) -> bo
 
 
 MAGIC = 0x4C4D5231
-VERSION = 1
+VERSION = 2
+"""Of the frames and the records in them: a replica that would overlook some is refused. 2: RECORDS_VERSION 1."""
 GREETING, HELLO, WELCOME, REFUSAL, READY, TRANSFER, ACK, LEAVE = range(1, 9)
 LEARNER = 1
 

@@ -8,8 +8,7 @@
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
         │   └── UnreadableOffsets  messages of one queue lie in such bytes; names where reading can continue
         ├── CorruptIndex     a run, manifest or snapshot is unreadable; it is rebuilt from the log
-        ├── Unsettled        a reader in another process found the index changing at each attempt; retry
-        └── WrongFormat      the directory was written by another version
+        └── Unsettled        a reader in another process found the index changing at each attempt; retry
 
 Invariant: each message names the file, the position where there is one, and what to do. Thread rule: plain values.
 """
@@ -80,7 +79,3 @@ class CorruptIndex(StoreError):
 
 class Unsettled(StoreError):
     """The writer moved the data at each attempt: nothing is damaged, but the result is uncertain."""
-
-
-class WrongFormat(StoreError):
-    """The data directory belongs to another version of the store."""

@@ -17,16 +17,19 @@ from broker.store.errors import StoreError, StoreFailed
 from broker.store.log.confirm import Callback, Schedule
 from broker.store.log.epoch_file import WRITER, role_of
 from broker.store.log.index_thread import THREADS, Workers
-from broker.store.log.metadata import check_format
 from broker.store.parts import Change, Parts, ReplicaLog, Site, Truncation, mount
 from broker.store.placed import Appended, Placed
 from broker.store.recovery.log_end import DamagedRange
 from broker.store.recovery.replayer import Passed
 from broker.store.settings import StoreSettings
-from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_kinds import RECORDS_VERSION, StateChange
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
 from runtime.files import DirectoryLock, make_directory
+from runtime.format_file import check_format
+
+FORMAT_KIND, LAYOUT = "lightmq-store", 2
+"""What FORMAT says of a store's directory, with RECORDS_VERSION."""
 
 
 class LogStore:
@@ -79,7 +82,7 @@ class LogStore:
         make_directory(directory, mode=0o700)
         lock, thread = DirectoryLock(directory), None
         try:
-            check_format(directory)
+            check_format(directory, FORMAT_KIND, LAYOUT, RECORDS_VERSION, is_used=(directory / "log").exists())
             thread = workers.jobs(schedule)
             site = Site(
                 directory=directory, settings=settings, role=wanted, clock=clock, faults=faults, schedule=schedule,

@@ -1,13 +1,11 @@
 """Small files of metadata beside the log, which say how it is laid out and how far it was durable.
 
-    FORMAT      version of the layout of the data directory
     CHECKPOINT  sealed JSON {"clean": ..., "epoch": ..., "position": ...}, replaced at each save
     DURABLE     two slots of 4096 bytes, written in turn:
                 magic "LMQDURA1" | number u64 | position i64 | store_ms i64 | epoch u32 | crc32c u32 of all before it
 
 Sealed JSON is one line of JSON and the CRC32C of that line in hex. Invariant: a file whose checksum does not match is
-never taken for an older or an empty one. A directory without FORMAT that holds log files is not touched; another
-version is refused by name.
+never taken for an older or an empty one.
 
 CHECKPOINT: below `position` the log is on the disk. `position` moves only after fdatasync of the log (and, where a run
 belongs to it, after the run's fsync and the rename of the MANIFEST); `epoch` is raised and durable before the first
@@ -28,7 +26,7 @@ import struct
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from broker.store.errors import CorruptIndex, WrongFormat
+from broker.store.errors import CorruptIndex
 from remoting.native.checksum import crc32c
 from runtime.files import atomic_replace
 
@@ -50,28 +48,6 @@ def open_sealed_json(path: Path) -> dict[str, object] | None:
     value = json.loads(text)
     assert isinstance(value, dict)
     return value
-
-
-FORMAT_NAME = "FORMAT"
-VERSION = 2
-
-
-def check_format(directory: Path) -> None:
-    """Write FORMAT into an empty directory, or compare it. Raises WrongFormat."""
-    path = directory / FORMAT_NAME
-    if not path.exists():
-        if (directory / "log").exists():
-            raise WrongFormat(
-                f"{directory} holds a log but no {FORMAT_NAME} file; it is not a data directory of this broker"
-            )
-        atomic_replace(path, f"lightmq-store {VERSION}\n".encode(), mode=0o600)
-        return
-    text = path.read_text(errors="replace").strip()
-    if text != f"lightmq-store {VERSION}":
-        raise WrongFormat(
-            f"{path} says {text[:60]!r}, this broker reads and writes 'lightmq-store {VERSION}'; "
-            "use the version that wrote the directory, or another directory"
-        )
 
 
 CHECKPOINT_NAME = "CHECKPOINT"

@@ -68,6 +68,11 @@ LOG_IDENTITY = 36
 OPTION = 32
 """Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 
+RECORDS_VERSION = 1
+"""What FORMAT says of the records of a log; raised with every new kind of state, every new type or flag of a record,
+and every new meaning of an old one, so that no release opens a log of which it would overlook something; the version of
+replication is raised with it. 1: the identity of the log, what a sink's last batch was, recalled and rescheduled
+messages, a message in several records."""
 NAMES = {
     QUEUE: "queue",
     TOPIC: "topic",

@@ -8,6 +8,7 @@ import pytest
 
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
+from controller.consensus.wire import COMMANDS_KNOWN
 from remoting import inprocess
 from remoting.client.admin import AsyncAdmin
 from remoting.client.connection import connect
@@ -15,6 +16,7 @@ from remoting.protocol.bodies.controller_body import RegisterBrokerBody, TopicCo
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from runtime.files import DirectoryLocked
+from runtime.format_file import WrongFormat
 from runtime.metrics import Registry
 
 
@@ -47,6 +49,18 @@ async def test_broker_and_client_meet_over_sockets(tmp_path):
     await asking.close()
     await app.stop()
     assert not app.ready()
+
+
+async def test_a_directory_of_a_newer_release_is_refused(tmp_path):
+    """It may have taken decisions that this one would leave out; it is not damaged, and nothing in it is changed."""
+    directory = tmp_path / "controller"
+    directory.mkdir()
+    text = f"lightmq-controller 1 records {COMMANDS_KNOWN + 1}\n"
+    (directory / "FORMAT").write_text(text)
+    with pytest.raises(WrongFormat, match="a newer release has opened this directory"):
+        await ControllerApp(config(tmp_path)).start()
+    assert [path.name for path in directory.iterdir() if path.name != "lock"] == ["FORMAT"]
+    assert (directory / "FORMAT").read_text() == text
 
 
 async def test_it_remembers_across_a_restart(tmp_path):

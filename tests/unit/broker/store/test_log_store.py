@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.store.errors import StoreFailed, WrongFormat
+from broker.store.errors import StoreFailed
 from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OK
 from broker.store.state import state_kinds
-from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_kinds import RECORDS_VERSION, StateChange
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import DirectoryLocked
+from runtime.format_file import WrongFormat
 from tests.sim.disk import crash_copy
 from tests.sim.log_judge import check_dense, read_log
 from tests.sim.stores import StoreBench, bodies, drain, message
@@ -267,6 +268,16 @@ def test_other_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "FORMAT").write_text("lightmq-store 99\n")
     with pytest.raises(WrongFormat, match="lightmq-store 99"):
+        StoreBench(tmp_path / "data")
+
+
+def test_a_log_with_newer_records_is_refused(tmp_path: Path) -> None:
+    """What this release would overlook may be what takes a message back."""
+    bench = StoreBench(tmp_path / "data")
+    bench.close()
+    assert (tmp_path / "data" / "FORMAT").read_text() == f"lightmq-store 2 records {RECORDS_VERSION}\n"
+    (tmp_path / "data" / "FORMAT").write_text(f"lightmq-store 2 records {RECORDS_VERSION + 1}\n")
+    with pytest.raises(WrongFormat, match="a newer release has opened this directory"):
         StoreBench(tmp_path / "data")
 
 

@@ -1,4 +1,4 @@
-"""FORMAT, CHECKPOINT and DURABLE: their content, and what makes them unreadable."""
+"""CHECKPOINT and DURABLE: their content, and what makes them unreadable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import CorruptIndex, WrongFormat
+from broker.store.errors import CorruptIndex
 from broker.store.log.metadata import (
     CHECKPOINT_NAME,
     MARK_NAME,
@@ -14,7 +14,6 @@ from broker.store.log.metadata import (
     Checkpoint,
     DurableMark,
     Mark,
-    check_format,
     load_checkpoint,
     load_mark,
     lower_mark,
@@ -102,24 +101,3 @@ def test_a_truncation_lowers_what_otherwise_never_falls(tmp_path: Path) -> None:
     assert load_mark(tmp_path) == Mark(3, 200, 1)
     lower_mark(tmp_path, Mark())
     assert load_mark(tmp_path) == Mark()
-
-
-def test_fresh_directory_is_marked(tmp_path: Path) -> None:
-    """First start writes, later ones compare."""
-    check_format(tmp_path)
-    check_format(tmp_path)
-    assert (tmp_path / "FORMAT").read_text() == "lightmq-store 2\n"
-
-
-def test_a_log_without_format_is_foreign(tmp_path: Path) -> None:
-    """A directory with another program's log is left alone."""
-    (tmp_path / "log").mkdir()
-    with pytest.raises(WrongFormat, match="not a data directory"):
-        check_format(tmp_path)
-
-
-def test_other_version_says_what_to_do(tmp_path: Path) -> None:
-    """Both versions are in the message."""
-    (tmp_path / "FORMAT").write_text("lightmq-store 7")
-    with pytest.raises(WrongFormat, match=r"'lightmq-store 7'.*'lightmq-store 2'"):
-        check_format(tmp_path)

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.state import state_kinds
-from broker.store.state.state_kinds import StateChange, decode_changes, encode_changes, split_batches
+from broker.store.state.state_kinds import (
+    RECORDS_VERSION,
+    StateChange,
+    decode_changes,
+    encode_changes,
+    split_batches,
+)
 from remoting.protocol.errors import CorruptRecord
 
 
@@ -44,6 +50,7 @@ def test_numbers_are_fixed() -> None:
         35: "master_epoch",
         36: "log_identity",
     }
+    assert RECORDS_VERSION == 1, "it is raised with each new kind, so that no older release overlooks one"
 
 
 CHANGES = st.lists(
