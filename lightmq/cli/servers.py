@@ -5,6 +5,7 @@ Invariant: what can be known to be wrong (configuration, ports, the password fil
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,6 +22,7 @@ from lightmq.servers.serving import (
     Server,
     check_free,
     durability,
+    off_terminal,
     part_greeting,
     prepare,
     serve,
@@ -201,7 +203,12 @@ UP = ServerCommand(
     ),
     make=_all_in_one,
     greeting=lambda config, ports, notes: up_greeting(
-        ports, config.up, config.proxy, config.broker, console=config.console, notes=notes
+        ports,
+        config.up,
+        config.proxy,
+        config.broker,
+        console=config.console,
+        notes=off_terminal(notes, config.up.data_directory, is_terminal=sys.stdout.isatty()),
     ),
     is_mqtt=True,
     elsewhere={

@@ -37,10 +37,12 @@ from mqtt_proxy.config import ProxyConfig
 from remoting import background
 from remoting.protocol.errors import LocalMisuse
 from runtime import logs, process
-from runtime.files import make_directory
+from runtime.files import atomic_replace, make_directory
 from runtime.service import Service
 
 ALONE = BrokerConfig()
+TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
+"""In the data directory: the administrator's token of the first start, where it was not printed on a terminal."""
 
 
 def who_gets_in(proxy: ProxyConfig) -> str:
@@ -94,7 +96,7 @@ def up_greeting(
 LightMQ is ready; data in {up.data_directory}
 {_listeners(ports, proxy)}
   remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
-{_grpc(ports)}{page}  admin     {scheme}://{here}:{admin}/status   /metrics   /readyz
+{_vip(ports, here)}{_grpc(ports)}{page}  admin     {scheme}://{here}:{admin}/status   /metrics   /readyz
   {durability(broker)}
 
 Try it in two other terminals:
@@ -122,11 +124,33 @@ def _console(console: ConsoleConfig | None, place: str, up: UpConfig, notes: Map
     if console is None or not console.enabled:
         return ""
     page = f"{_scheme(console)}://{place}/console/"
-    token = notes.get("console_token")
+    file, token = notes.get("console_token_file"), notes.get("console_token")
+    if file:
+        return f"  console   {page}   (signs in as administrator: the token in {file}, for you alone)\n"
     if token:
         return f"  console   {page}#token={token}\n            (signs in as administrator; shown only this once)\n"
     renew = "" if str(up.data_directory) == str(UpConfig().data_directory) else f" --data {up.data_directory}"
     return f"  console   {page}   (new token: lightmq console token --renew{renew})\n"
+
+
+def off_terminal(notes: Mapping[str, str], directory: Path, *, is_terminal: bool) -> Mapping[str, str]:
+    """The notes as they may be printed: where no person reads along, a token would stay in a log that others read.
+
+    It goes to `console-token` in the data directory then, which only its owner can read. Raises OSError.
+    """
+    token = notes.get("console_token", "")
+    if is_terminal or not token:
+        return notes
+    path = directory / TOKEN_FILE
+    atomic_replace(path, f"{token}\n".encode(), mode=0o600)
+    return {**{name: note for name, note in notes.items() if name != "console_token"}, "console_token_file": str(path)}
+
+
+def _vip(ports: Mapping[str, int], here: str) -> str:
+    """The line of the second remoting port, if it is open: nobody is to find it by surprise."""
+    if "vip" not in ports:
+        return ""
+    return f"  VIP       {here}:{ports['vip']}   (RocketMQ clients before 4.5; broker.vip_port = 0 closes it)\n"
 
 
 def _grpc(ports: Mapping[str, int]) -> str:

@@ -8,7 +8,7 @@ from broker.config import BrokerConfig, ReplicationConfig
 from broker.store.settings import StoreSettings
 from console.config import ConsoleConfig
 from lightmq.configuration import UpConfig
-from lightmq.servers.serving import durability, is_loopback, part_greeting, up_greeting, who_gets_in
+from lightmq.servers.serving import durability, is_loopback, off_terminal, part_greeting, up_greeting, who_gets_in
 from mqtt_proxy.config import ProxyConfig
 
 LOCAL = ProxyConfig()
@@ -92,6 +92,29 @@ def test_what_is_loopback() -> None:
         "::1",
         "localhost",
     ]
+
+
+def test_a_token_is_printed_on_terminals_alone(tmp_path: Path) -> None:
+    """Elsewhere it would stay in a journal; a file that only its owner can read has it, and the text names the file."""
+    notes = {"console_token": "lmq_x", "other": "note"}
+    assert off_terminal(notes, tmp_path, is_terminal=True) is notes
+    assert not list(tmp_path.iterdir())
+    shown = off_terminal(notes, tmp_path, is_terminal=False)
+    path = tmp_path / "console-token"
+    assert shown == {"other": "note", "console_token_file": str(path)}
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("lmq_x\n", 0o600)
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    said = up_greeting(ports, UpConfig(), LOCAL, console=ConsoleConfig(), notes=shown)
+    assert "lmq_x" not in said
+    assert f"the token in {path}, for you alone" in said
+    assert off_terminal({}, tmp_path, is_terminal=False) == {}
+
+
+def test_every_open_port_is_said() -> None:
+    """The one for old RocketMQ clients, too, which is two below the remoting port."""
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "VIP       127.0.0.1:9874" in up_greeting({**ports, "vip": 9874}, UpConfig(), LOCAL)
+    assert "VIP" not in up_greeting(ports, UpConfig(), LOCAL)
 
 
 def test_the_first_start_shows_a_link_that_signs_in() -> None:
