@@ -16,8 +16,16 @@ pytestmark = pytest.mark.processes
 CLIENTS = 6
 TYPE = re.compile(r"^# TYPE (rocketmq_mqtt_\w+) gauge$", re.MULTILINE)
 CONNECTIONS = 'rocketmq_mqtt_connections{listener="tcp"}'
-STAYS = frozenset({"rocketmq_mqtt_cache_bytes", "rocketmq_mqtt_sessions_kept", "rocketmq_mqtt_sessions_offline"})
-"""A cache keeps what it has until something newer needs the room, and a broker keeps the sessions that are to stay."""
+STAYS = frozenset(
+    {
+        "rocketmq_mqtt_cache_bytes",
+        "rocketmq_mqtt_sessions_kept",
+        "rocketmq_mqtt_sessions_offline",
+        "rocketmq_mqtt_shared_lag_messages",
+    }
+)
+"""A cache keeps what it has until something newer needs the room, and a broker keeps the sessions that are to stay, and
+the shared subscriptions of which they are members."""
 
 
 def gauges(server: Server) -> dict[str, float]:

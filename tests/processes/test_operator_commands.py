@@ -107,7 +107,7 @@ def test_groups_are_moved(server: Installation, capsys: pytest.CaptureFixture[st
     operator.says("groups", "reset", "billing", "plant", "--to", "0s")
     assert [row["messages"] for row in operator.rows("groups")] == [0]
     assert "no broker has a topic" in operator.says("groups", "skip", "billing", "none", status=1)
-    assert "neither a time" in operator.says("groups", "reset", "billing", "plant", "--to", "soon", status=1)
+    assert "neither a time" in operator.says("groups", "reset", "billing", "plant", "--to", "soon", status=2)
 
 
 def test_a_dead_letter_is_sent_again(server: Installation, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_a_dead_letter_is_sent_again(server: Installation, capsys: pytest.Captur
     assert "no such dead letter" in operator.says(
         "dead-letters", "resend", "billing", place.replace("0/0", "0/1"), status=1
     )
-    assert "BROKER/QUEUE/OFFSET" in operator.says("dead-letters", "resend", "billing", "17", status=1)
+    assert "BROKER/QUEUE/OFFSET" in operator.says("dead-letters", "resend", "billing", "17", status=2)
     assert "there is no broker" in operator.says("dead-letters", "resend", "billing", "none/0/0", status=1)
     acts = [(row["act"], row["outcome"].partition(":")[0]) for row in operator.rows("audit", "--since", "1h")]
     assert acts == [("RESEND_DEAD_LETTER", "refused"), ("RESEND_DEAD_LETTER", "done")]

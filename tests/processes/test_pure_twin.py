@@ -20,11 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def rooms(package: ModuleType) -> list[str]:
-    """Where the tests of its typed modules are."""
+    """Where the tests of its typed modules are: their room, and for one beside the rooms its file."""
+    named = [module.rpartition(".") for module in package.TYPED.modules]
     return sorted(
         {
-            f"tests/unit/{package.TYPED.package}/{module.rpartition('.')[0].replace('.', '/')}"
-            for module in package.TYPED.modules
+            f"tests/unit/{package.TYPED.package}/{room.replace('.', '/') if room else f'test_{module}.py'}"
+            for room, _, module in named
         }
     )
 

@@ -151,7 +151,7 @@ def delete(
 ) -> None:
     """Delete a topic with its messages and the offsets of groups in it, on every broker."""
     if not yes:
-        raise CommandMisused(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
+        raise CommandFailed(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
     with brokers(target) as found:
         known: list[str] = []
         for broker in found:
