@@ -331,7 +331,7 @@ async def bounded(request: web.Request, handler: Handling) -> web.StreamResponse
     """Serve a request within the connection's states; what fails is logged, not shown."""
     connection = connection_of(request)
     if connection is None:
-        raise ConnectionResetError("the client has left")
+        return web.Response(status=400)  # nobody reads it: the client left before its turn came
     connection.began(request)
     try:
         return await handler(request)

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from runtime import http_port
-from runtime.http_port import HEAD_BYTES_MAX, SERVER_NAME, HttpPort, connection_of, make_application
+from runtime.http_port import HEAD_BYTES_MAX, SERVER_NAME, HttpPort, bounded, connection_of, make_application
 
 LARGE = 32 * 1_048_576
 """More than sockets of this machine hold on their way."""
@@ -261,3 +262,15 @@ async def test_a_client_that_sends_in_advance_does_not_delay_others(port: Port) 
     assert port.asked < 300
     for each in (eager, other):
         each[1].close()
+
+
+async def test_a_request_whose_client_has_left_is_no_failure() -> None:
+    """Its turn comes after its connection has ended: nothing is asked of the page, and nothing is raised or logged."""
+    asked = []
+
+    async def page(request: web.Request) -> web.Response:
+        asked.append(request)
+        return web.Response()
+
+    answer = await bounded(make_mocked_request("GET", "/status"), page)
+    assert (answer.status, asked) == (400, [])
