@@ -52,7 +52,9 @@ MESSAGES_MAX = 32
 DUE_PER_PASS = 1_000
 """Lite topics whose messages were not acknowledged in time that one pass looks at."""
 RETRY_MS = 1_000
-"""When what a deleted group has is looked at again because it could not be written."""
+"""When what a deleted group has is looked at again because it could not be written, and what is not confirmed yet."""
+RECHECK_MS = 60_000
+"""When a lite topic is offered again that nobody has popped since its time was over."""
 EXPIRED_PER_PASS_MAX = 500
 """Lite topics examined for their expiration in one pass."""
 MINUTE_S, MILLISECONDS = 60, 1_000
@@ -355,7 +357,8 @@ class Ownership:
     def overdue(self, now_ms: int, exists: Callable[[str], bool]) -> list[tuple[str, bytes]]:
         """(group, queue name) of some lite topics that are free again because the time of all they gave is over.
 
-        The name is empty where there is nothing to give any more: what groups have that do not exist is done.
+        The name is empty where there is nothing to give: what groups have that do not exist is done, and what is not
+        confirmed yet is looked at again. A pop that found it so has spent its client's event.
         """
         found = []
         for group, queue_id in self._queues.take_due(now_ms, DUE_PER_PASS):
@@ -366,8 +369,19 @@ class Ownership:
                     self._write(self.leaving(group, queue_id))
                 except StoreError:
                     self._queues.postpone(group, queue_id, now_ms + RETRY_MS)
+            elif self._is_unconfirmed(group, queue_id):
+                name = b""
+                self._queues.postpone(group, queue_id, now_ms + RETRY_MS)
+            else:
+                self._queues.postpone(group, queue_id, now_ms + RECHECK_MS)
             found.append((group, name))
         return found
+
+    def _is_unconfirmed(self, group: str, queue_id: int) -> bool:
+        """Whether the first message that a group has of a lite topic cannot be read yet."""
+        batch = self.batch(group, queue_id)
+        offset = next(iter(batch.times), None) if batch is not None else None
+        return offset is not None and self._store.reading.record(queue_id, offset) is Absence.NOT_YET
 
     def leaving(self, group: str, queue_id: int) -> list[BlockChange]:
         """What changes when nothing of a queue is in flight any longer; `written` follows."""

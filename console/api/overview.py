@@ -32,9 +32,14 @@ class Alarm(msgspec.Struct):
     target: str = ""
 
 
-class PastAlarm(Alarm):
+class PastAlarm(msgspec.Struct):
     """Something that needed attention."""
 
+    id: str
+    severity: str
+    text: str
+    since_ms: int
+    target: str = ""
     ended_ms: int = 0
 
 

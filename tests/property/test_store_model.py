@@ -348,7 +348,8 @@ class StoreMachine(RuleBasedStateMachine):
             gone = [e for entries in self.model.queues.values() for e in entries if self.begin <= e.position < begin]
             limit = self.bench.clock.now_ms() - kept.retention_ms
             too_old = kept.retention_ms and all(entry.store_ms < limit for entry in gone)
-            size = self.store.end_position - begin + kept.segment_size_bytes
+            # With the file that went, the rest of the one being written, and the next one, which is prepared.
+            size = self.store.end_position - begin + 3 * kept.largest_file_bytes
             assert too_old or 0 < kept.retention_size_bytes < size, (self.begin, begin)
             self.begin = begin
 

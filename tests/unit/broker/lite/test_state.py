@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.lite.state import DUE_PER_PASS
+from broker.lite.state import DUE_PER_PASS, RETRY_MS
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
@@ -159,6 +159,29 @@ async def test_what_is_not_confirmed_yet_is_neither_given_up_nor_expired(running
     await subscribe(connection, "a")
     assert [each.body for each in await pop(connection)] == [b"0", b"1"]
     assert running.registry.values()["rocketmq_lite_passed_over_total{gone}"] == 0
+
+
+async def test_what_was_not_confirmed_is_offered_when_it_is(running: BrokerBench) -> None:
+    """The client that was refused it meanwhile need not subscribe again: its event was spent on nothing."""
+    await made(running, -1)
+    connection = running.connect()
+    await subscribe(connection, "a")
+    await send(connection, "a", b"0", b"1")
+    assert len(await pop(connection)) == 2
+    await running.take_over()
+    running.clock.advance_ms(10 * MINUTE_MS)
+    again = running.connect()
+    asking = asyncio.create_task(subscribe(again, "a"))
+    await asyncio.sleep(0)
+    ownership = feature(running)._ownership
+    assert ownership.overdue(running.clock.now_ms(), lambda _group: True) == [("workers", b"")]
+    assert await pop(again) == []
+    running.confirm()
+    await running.settle()
+    await asking
+    running.clock.advance_ms(RETRY_MS)
+    feature(running)._free(running.clock.now_ms())
+    assert [each.body for each in await pop(again)] == [b"0", b"1"]
 
 
 async def subscribed_without_answer(running: BrokerBench) -> None:
