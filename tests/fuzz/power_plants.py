@@ -28,7 +28,7 @@ from broker.store.state import state_tables
 from broker.store.upkeep.retention import Retention
 from controller.consensus import journal
 from controller.consensus.journal import Journal
-from runtime import files
+from runtime import files, format_file
 
 Plant = Callable[[], None]
 EVERYTHING = 1 << 62
@@ -250,7 +250,7 @@ STORE: dict[str, Plant] = {
     "recovered-not-flushed": lambda: _set(LogRepair, "sync_from", nothing),
     "segment-dropped-early": segment_dropped_early,
     "parent-directories": parents_not_flushed,
-    "format": _content_not_flushed(metadata, metadata.FORMAT_NAME),
+    "format": _content_not_flushed(format_file, format_file.FORMAT_NAME),
     "checkpoint": _content_not_flushed(metadata, metadata.CHECKPOINT_NAME),
     "epochs": _content_not_flushed(epoch_file, epoch_file.NAME),
     "manifest": _content_not_flushed(run, run.MANIFEST_NAME),
