@@ -156,7 +156,8 @@ class RemotingServer:
         self._empty = asyncio.Event()
         self._empty.set()
         self.counters = ServerCounters()
-        self.peers: set[SocketPeer] = set()
+        self.peers: dict[SocketPeer, None] = {}
+        """In the order in which they came: they are closed in it, not in one that differs with each process."""
         self.port = 0
 
     @property
@@ -255,7 +256,7 @@ class RemotingServer:
             self._look_timer = loop.call_later(LOOK_INTERVAL_MS / 1_000, self._watch_certificate)
 
     def _peer_made(self, peer: SocketPeer) -> bool:
-        self.peers.add(peer)
+        self.peers[peer] = None
         self._empty.clear()
         if len(self.peers) > self._connections_max:
             self.counters.refused += 1
@@ -268,7 +269,7 @@ class RemotingServer:
         return True
 
     def _peer_lost(self, peer: SocketPeer, reason: str) -> None:
-        self.peers.discard(peer)
+        self.peers.pop(peer, None)
         self.strangers.forget(peer.frames)
         self.counters.lost += 1
         if not self.peers:

@@ -33,10 +33,6 @@ def test_no_schedule_breaks_a_rule(seed, mode):
     assert int(counts["epochs"]) >= 3
 
 
-@pytest.mark.xfail(
-    reason="since controllers decide which group has MQTT, the order of registrations differs between runs",
-    strict=False,
-)
 def test_a_seed_replays_its_history():
     """The same seed gives the same bytes, events and times, whatever the hashes of the process; another does not."""
     first, again, other = (
