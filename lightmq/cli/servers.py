@@ -235,11 +235,18 @@ CONTROLLER = ServerCommand(
     make=lambda config: _parts().controller_part(config.controller, config.console),
     greeting=lambda _, ports, __: part_greeting("controller", ports),
 )
+
+
+def _who_gets_in(proxy: ProxyConfig) -> str:
+    """Of the plain listeners, or of those with TLS where there are no others."""
+    return who_gets_in(proxy, is_encrypted=(proxy.plain_port, proxy.listen.ws_port) == (None, None))
+
+
 PROXY = ServerCommand(
     "proxy",
     ports=lambda config: (_admin(config.proxy),),
     make=_proxy,
-    greeting=lambda config, ports, _: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(config.proxy)}.",
+    greeting=lambda config, ports, _: f"{part_greeting('proxy', ports)}\nMQTT: {_who_gets_in(config.proxy)}.",
     is_mqtt=True,
 )
 GRPC = ServerCommand(

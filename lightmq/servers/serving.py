@@ -33,7 +33,7 @@ from broker.replication.promises import promise
 from broker.roles.durability import rule_of
 from console.config import ConsoleConfig
 from lightmq.configuration import LogsConfig, UpConfig
-from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.config import PLAIN_PORT, ProxyConfig
 from remoting import background
 from remoting.protocol.errors import LocalMisuse
 from runtime import logs, process
@@ -45,17 +45,18 @@ TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
 """In the data directory: the administrator's token of the first start, where it was not printed on a terminal."""
 
 
-def who_gets_in(proxy: ProxyConfig) -> str:
-    """Whose MQTT clients are served, and how to change it."""
-    host = proxy.plain_host if proxy.plain_port is not None else proxy.listen_host
+def who_gets_in(proxy: ProxyConfig, *, is_encrypted: bool = False) -> str:
+    """Whose MQTT clients a listener without or with TLS serves, and how to change it."""
+    host = proxy.listen_host if is_encrypted else proxy.plain_host
     if proxy.proves_names:
         proof = "a user of the password file" if proxy.password_file is not None else "a proven name"
         if is_loopback(host):
             return f"listening on {host}: only this machine; proxy.host lets others in, whose passwords need TLS"
-        clear = ", whose passwords cross the network in the clear" if proxy.takes_passwords_in_the_clear else ""
+        clear = "" if is_encrypted else ", whose passwords cross the network in the clear"
         return f"listening on {host}: other machines with {proof}{clear}"
     if is_loopback(host):
-        return "only this machine; --password-file FILE lets others in"
+        needed = "--password-file FILE lets" if is_encrypted else "--password-file FILE and proxy.host let"
+        return f"only this machine; {needed} others in"
     return f"listening on {host}, but other machines are refused: there is no --password-file"
 
 
@@ -89,7 +90,7 @@ def up_greeting(
 ) -> str:
     """The text of ``lightmq up``; without `console` there is none."""
     remoting, admin = ports["remoting"], ports["admin"]
-    here, target = client_host(up.host), _mqtt_target(ports, proxy)
+    here = client_host(up.host)
     scheme, page = _scheme(console), _console(console, f"{here}:{admin}", up, notes)
     server = "" if (here, remoting) == ("127.0.0.1", 9876) else f" --server {here}:{remoting}"
     return f"""\
@@ -100,9 +101,7 @@ LightMQ is ready; data in {up.data_directory}
   {durability(broker)}
 
 Try it in two other terminals:
-  lightmq sub{target} -t 'plant/#' -v
-  lightmq pub{target} -t plant/7/temp -m '{{"celsius": 21.5}}'
-  lightmq tail 'plant/#'{server}
+{_first_message(ports, proxy)}  lightmq tail 'plant/#'{server}
 
 From Spark:
   from lightmq.spark import session
@@ -158,28 +157,39 @@ def _grpc(ports: Mapping[str, int]) -> str:
     return f"  gRPC      port {ports['grpc']}   (RocketMQ's gRPC clients)\n" if "grpc" in ports else ""
 
 
-def _mqtt_target(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
-    """Options of `lightmq pub` and `sub` that lead to an open listener; WebSocket has none."""
-    plain = "mqtt" in ports
-    host, port = client_host(proxy.plain_host if plain else proxy.listen_host), ports.get("mqtt", ports.get("mqtt-tls"))
-    tls = "" if plain else " --cafile CA.pem"
-    return ("" if host == "127.0.0.1" else f" --host {host}") + ("" if port in {1883, None} else f" -p {port}") + tls
+def _first_message(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
+    """Commands that reach the plain listener; none where there is none: with TLS they would need the authority."""
+    if "mqtt" not in ports:
+        return ""
+    host, port = client_host(proxy.plain_host), ports["mqtt"]
+    target = ("" if host == "127.0.0.1" else f" --host {host}") + ("" if port == PLAIN_PORT else f" -p {port}")
+    return f"""\
+  lightmq sub{target} -t 'plant/#' -v
+  lightmq pub{target} -t plant/7/temp -m '{{"celsius": 21.5}}'
+"""
 
 
 def _listeners(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
-    """A line for each MQTT listener that is open; the first says who gets in."""
-    plain, listen, path = client_host(proxy.plain_host), client_host(proxy.listen_host), proxy.listen.ws_path
-    kinds = {
-        "mqtt": ("MQTT      ", plain, "", "no TLS"),
-        "mqtt-tls": ("MQTTS     ", listen, "", "TLS"),
-        "mqtt-ws": ("WebSocket ws://", plain, path, "no TLS"),
-        "mqtt-wss": ("WebSocket wss://", listen, path, "TLS"),
-    }
-    known = [name for name in kinds if name in ports]
-    lines = []
-    for name in known:
-        head, host, tail, what = kinds[name]
-        lines.append(f"  {head}{host}:{ports[name]}{tail}   ({who_gets_in(proxy) if name == known[0] else what})")
+    """A line for each MQTT listener that is open; the first without and the first with TLS say who gets in."""
+    path = proxy.listen.ws_path
+    kinds = (
+        ("mqtt", "MQTT      ", ""),
+        ("mqtt-tls", "MQTTS     ", ""),
+        ("mqtt-ws", "WebSocket ws://", path),
+        ("mqtt-wss", "WebSocket wss://", path),
+    )
+    lines, told = [], set()
+    for name, head, tail in kinds:
+        if name not in ports:
+            continue
+        is_encrypted = name in {"mqtt-tls", "mqtt-wss"}
+        host = client_host(proxy.listen_host if is_encrypted else proxy.plain_host)
+        what = "TLS" if is_encrypted else "no TLS"
+        if is_encrypted not in told:
+            told.add(is_encrypted)
+            who = who_gets_in(proxy, is_encrypted=is_encrypted)
+            what = who if name == "mqtt" else f"{what}; {who}"
+        lines.append(f"  {head}{host}:{ports[name]}{tail}   ({what})")
     return "\n".join(lines)
 
 

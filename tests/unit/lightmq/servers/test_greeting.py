@@ -9,7 +9,7 @@ from broker.store.settings import StoreSettings
 from console.config import ConsoleConfig
 from lightmq.configuration import UpConfig
 from lightmq.servers.serving import durability, is_loopback, off_terminal, part_greeting, up_greeting, who_gets_in
-from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.config import ListenConfig, ProxyConfig
 
 LOCAL = ProxyConfig()
 
@@ -41,7 +41,8 @@ def test_further_listeners_are_named_with_how_to_reach_them() -> None:
     ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
     assert "WebSocket" not in up_greeting(ports, UpConfig(), LOCAL)
     text = up_greeting(ports | {"mqtt-tls": 8883, "mqtt-ws": 9001, "mqtt-wss": 8884}, UpConfig(), LOCAL)
-    assert "\n  MQTTS     127.0.0.1:8883   (TLS)\n" in text
+    assert "\n  MQTTS     127.0.0.1:8883   (TLS; only this machine; --password-file FILE lets others in)\n" in text
+    assert "wss://127.0.0.1:8884/mqtt   (TLS)\n" in text
     assert "ws://127.0.0.1:9001/mqtt " in text
     assert "wss://127.0.0.1:8884/mqtt " in text
 
@@ -61,7 +62,7 @@ def test_a_part_prints_its_ports() -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (ProxyConfig(), "only this machine; --password-file FILE lets others in"),
+        (ProxyConfig(), "only this machine; --password-file FILE and proxy.host let others in"),
         (ProxyConfig(password_file=Path("p")), "listening on 127.0.0.1: only this machine; proxy.host lets others in"),
         (
             ProxyConfig(host="0.0.0.0", password_file=Path("p")),
@@ -74,6 +75,20 @@ def test_a_part_prints_its_ports() -> None:
 def test_it_says_which_clients_are_admitted(config: ProxyConfig, expected: str) -> None:
     assert expected in who_gets_in(config)
     assert expected in up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, UpConfig(), config)
+
+
+def test_each_kind_of_listener_says_who_gets_in() -> None:
+    """A password file lets users of other machines in by TLS, while the plain listener stays on loopback."""
+    listen = ListenConfig(tls_port=8883, tls_certificate=Path("c"), tls_key=Path("k"))
+    config = ProxyConfig(port=1883, password_file=Path("p"), listen=listen)
+    ports = {"mqtt": 1883, "mqtt-tls": 8883, "remoting": 9876, "admin": 8080}
+    said = up_greeting(ports, UpConfig(), config)
+    assert "MQTT      127.0.0.1:1883   (listening on 127.0.0.1: only this machine" in said
+    tls = "(TLS; listening on 0.0.0.0: other machines with a user of the password file)"
+    assert f"MQTTS     127.0.0.1:8883   {tls}" in said
+    assert "lightmq pub -t" in said
+    del ports["mqtt"]
+    assert "lightmq pub" not in up_greeting(ports, UpConfig(), ProxyConfig(password_file=Path("p"), listen=listen))
 
 
 def test_the_commands_reach_the_listener() -> None:
