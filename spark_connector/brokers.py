@@ -6,7 +6,8 @@ the server has closed meanwhile is not lent again, so that a broker's restart co
 
 Masters. `GroupMaster` is the shell of `remoting.client.master_link` for threads: connections come from the pool, and
 the name servers are the controllers that are asked. Invariant: a name server that does not answer is passed over; if
-none answers, the error names each address.
+none answers, the error names each address. That one of them does not know something is no answer as long as another
+one is silent.
 
     find_groups ──▶ GroupMaster per group ──▶ lend, ask, ask_all
                          │ refused, lost or silent ──▶ failed ──▶ the next attempt follows the steps of its MasterLink
@@ -157,32 +158,61 @@ def repeated(once: Callable[[], Answer], address: Callable[[], Address], options
             return once()
         except (LocalMisuse, BrokerRefused):
             raise
-        except TlsFailed as refused:  # asking again does not change a certificate
-            raise BrokerUnreachable(f"{refused} (the options 'tlsCaFile' and 'tlsServerName')") from refused
+        except TlsFailed as refused:
+            raise _untrusted(refused) from refused
         except (OSError, LightMQError) as caught:
             failure = caught
     raise unreachable(address(), failure, options)
 
 
-def ask(address: Address, command: Command, options: ConnectionOptions, *, refusal_is_error: bool = True) -> Command:
-    """Send one request that may safely be repeated to a name server and return its answer.
+def ask_servers(
+    code: int,
+    fields: Mapping[str, str],
+    options: ConnectionOptions,
+    read: Callable[[Address, Command], Answer | None],
+) -> tuple[Answer | None, list[BrokerUnreachable]]:
+    """Ask the name servers in turn until `read` finds an answer in a reply.
 
-    Raises BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a refusal, unless
-    the caller wants to read the code itself.
+    Returns it, or None and what those that did not reply failed with. Each is tried once before one is tried again, so
+    that those that are gone cost one attempt where another one answers.
     """
+    silent: dict[Address, Exception | None] = dict.fromkeys(options.name_server)
+    final: list[BrokerUnreachable] = []
+    for attempt in range(options.fetch_retries + 1):
+        if attempt:
+            time.sleep(options.fetch_retry_interval_ms / 1000)
+        for server in list(silent):
+            try:
+                reply = ask(server, Command(code, fields=dict(fields)), options)
+            except LocalMisuse:
+                raise
+            except TlsFailed as refused:
+                final.append(_untrusted(refused))
+            except (OSError, LightMQError) as failure:
+                silent[server] = failure
+                continue
+            else:
+                if (found := read(server, reply)) is not None:
+                    return found, []
+            del silent[server]
+        if not silent:
+            break
+    return None, [*final, *(unreachable(server, failure, options) for server, failure in silent.items())]
 
-    def once() -> Command:
-        try:
-            with POOL.borrow(
-                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
-            ) as connection:
-                return connection.request(command)
-        except (OSError, LightMQError):
-            POOL.forget(address)
-            raise
 
-    reply = repeated(once, lambda: address, options)
-    return check(reply, address) if refusal_is_error else reply
+def ask(address: Address, command: Command, options: ConnectionOptions) -> Command:
+    """Make one attempt to get an answer, of any code, from a server. Raises what it fails with."""
+    try:
+        with POOL.borrow(address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls) as connection:
+            return connection.request(command)
+    except (OSError, LightMQError):
+        POOL.forget(address)
+        raise
+
+
+def _untrusted(refused: TlsFailed) -> BrokerUnreachable:
+    """The error for a server whose certificate is not trusted: asking again does not change it."""
+    return BrokerUnreachable(f"{refused} (the options 'tlsCaFile' and 'tlsServerName')")
 
 
 def check(reply: Command, address: Address) -> Command:
@@ -202,13 +232,18 @@ def check(reply: Command, address: Address) -> Command:
 def unreachable(address: Address, failure: Exception | None, options: ConnectionOptions) -> BrokerUnreachable:
     """Return the error for an address that did not answer after all attempts."""
     reason = "" if failure is None else phrase(failure).removesuffix(NAME_SERVER)
-    return BrokerUnreachable(
-        f"no answer from {join_address(*address)} after {options.fetch_retries + 1} attempts: {reason}{NAME_SERVER}"
-    )
+    attempts = f"{options.fetch_retries + 1} attempts" if options.fetch_retries else "1 attempt"
+    return BrokerUnreachable(f"no answer from {join_address(*address)} after {attempts}: {reason}{NAME_SERVER}")
 
 
 LOOK_TIMEOUT_MS = 2_000
-"""Longest wait for a name server while a master is lost or silent."""
+"""Longest wait for a name server while a query runs."""
+Options = TypeVar("Options", bound=ConnectionOptions)
+
+
+def quick(options: Options) -> Options:
+    """Options to ask each name server once and briefly, for work that is repeated if nobody answers."""
+    return replace(options, pull_timeout_ms=min(options.pull_timeout_ms, LOOK_TIMEOUT_MS), fetch_retries=0)
 
 
 def broker_groups(options: ConnectionOptions, group: str = "", *, replicas: bool = False) -> ClusterInfo:
@@ -218,26 +253,28 @@ def broker_groups(options: ConnectionOptions, group: str = "", *, replicas: bool
     broker itself, under the name "", unless a `group` is asked for by name, which it need not belong to. Raises
     BrokerUnreachable naming every address that was tried, GroupAbsent where groups are known and none has a master.
     """
-    failures = []
     absent: list[str] = []
-    for server in options.name_server:
-        try:
-            fields = {WITH_REPLICAS_FIELD: "true"} if replicas else {}
-            question = Command(RequestCode.GET_BROKER_CLUSTER_INFO, fields=fields)
-            reply = ask(server, question, options, refusal_is_error=False)
-        except BrokerUnreachable as failure:
-            failures.append(phrase(failure))
-            continue
+    without: list[str] = []
+
+    def read(server: Address, reply: Command) -> ClusterInfo | None:
+        where = join_address(*server)
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            if group:
-                failures.append(f"{join_address(*server)} is not a name server and cannot find broker group {group!r}")
-                continue
-            return ClusterInfo({"": BrokerData("", "", {MASTER_ID: join_address(*server)})})
+            if not group:
+                return ClusterInfo({"": BrokerData("", "", {MASTER_ID: where})})
+            without.append(f"{where} is not a name server and cannot find broker group {group!r}")
+            return None
         info = decode_body(check(reply, server).body, ClusterInfo)
         if any(data.master() for data in info.broker_addr_table.values()):
             return info
-        absent += info.absent()
-        failures.append(f"the name server at {join_address(*server)} knows no broker with a master: is one running?")
+        absent.extend(info.absent())
+        without.append(f"the name server at {where} knows no broker with a master: is one running?")
+        return None
+
+    fields = {WITH_REPLICAS_FIELD: "true"} if replicas else {}
+    found, silent = ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, fields, options, read)
+    if found is not None:
+        return found
+    failures = [*without, *map(phrase, silent)]
     if absent:
         raise GroupAbsent("; ".join([*failures, f"known are {', '.join(sorted(set(absent)))}"]))
     raise BrokerUnreachable("; ".join(failures))
@@ -246,23 +283,21 @@ def broker_groups(options: ConnectionOptions, group: str = "", *, replicas: bool
 def topic_queues(topic: str, options: ConnectionOptions) -> tuple[QueueData, ...]:
     """The queues of a topic at every group that has it, those that are away among them; empty when no group has it.
 
-    Permissions are those that hold while a group has its master. A name server that does not know the topic is not
-    believed before the others have said the same. Raises BrokerUnreachable.
+    Permissions are those that hold while a group has its master. That a name server does not know the topic proves
+    nothing before every other one has said the same: raises BrokerUnreachable with those that did not answer.
     """
+
+    def read(server: Address, reply: Command) -> tuple[QueueData, ...] | None:
+        if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return tuple(decode_body(check(reply, server).body, TopicRoute).queue_datas)
+
     fields = {"topic": topic, "acceptStandardJsonOnly": "true", AS_CONFIGURED_FIELD: "true"}
-    failures = []
-    for server in options.name_server:
-        try:
-            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=dict(fields))
-            reply = ask(server, command, options, refusal_is_error=False)
-        except BrokerUnreachable as failure:
-            failures.append(phrase(failure))
-            continue
-        if reply.code != ResponseCode.TOPIC_NOT_EXIST:
-            return tuple(decode_body(check(reply, server).body, TopicRoute).queue_datas)
-    if len(failures) < len(options.name_server):
-        return ()
-    raise BrokerUnreachable("; ".join(failures))
+    found, silent = ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, options, read)
+    if found is None and silent:
+        unheard = "; ".join(map(phrase, silent))
+        raise BrokerUnreachable(f"whether the topic {topic!r} exists, not every name server has said: {unheard}")
+    return found or ()
 
 
 class GroupMaster:
@@ -275,7 +310,7 @@ class GroupMaster:
         """Where the master was dialled last."""
         self._link = MasterLink(group, join_address(*address), asked="the name server")
         self._options = options
-        self._quick = replace(options, pull_timeout_ms=min(options.pull_timeout_ms, LOOK_TIMEOUT_MS), fetch_retries=0)
+        self._quick = quick(options)
 
     def lend(self, lent: ExitStack) -> BlockingConnection:
         """Make one attempt to reach the master; `lent` gives the connection back to the pool.

@@ -30,7 +30,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from spark_connector.brokers import Address, GroupMaster, KnownGroups, MasterAddress, absence, find_groups
+from spark_connector.brokers import Address, GroupMaster, KnownGroups, MasterAddress, absence, find_groups, quick
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
@@ -40,6 +40,8 @@ from spark_connector.reading.selection import Bounds, Selection, light_key
 
 LOOK_EVERY_S = 5.0
 """How often the name servers are asked for groups that joined, or came back."""
+LOOK_PAUSE = 10
+"""Least pause after that, as a multiple of the time that it took: name servers that are silent delay no query much."""
 
 LOG = logging.getLogger("lightmq.spark")
 
@@ -51,8 +53,10 @@ class BoundsWatch:
         self._options = options
         self._selection = selection
         self._groups: dict[str, GroupMaster] = {}
-        self._looked_s = 0.0
-        """When the name servers were asked for groups last."""
+        self._quick = quick(options)
+        """How the name servers are asked while the query runs."""
+        self._look_s = 0.0
+        """When they are asked for groups next."""
         self._absent: tuple[str, ...] = ()
         """Groups that were away then and have, or may have, queues of the selection."""
         self._logged: tuple[str, ...] = ()
@@ -74,9 +78,12 @@ class BoundsWatch:
 
     def read(self, *, at_ms: int | None = None) -> dict[QueueKey, Bounds]:
         """Ask everything now."""
+        return self._read(self._options, at_ms)
+
+    def _read(self, options: ReadOptions, at_ms: int | None = None) -> dict[QueueKey, Bounds]:
         self.present.clear()
         found: dict[QueueKey, Bounds] = {}
-        for master in self._find():
+        for master in self._find(options):
             for request in self._selection.requests(at_ms=at_ms):
                 answered = self._ask(master, request)
                 found = {**found, **answered} if found else answered
@@ -85,7 +92,7 @@ class BoundsWatch:
     def find_groups(self) -> None:
         """Ask the name servers for the groups. Raises BrokerUnreachable, GroupAbsent when none has a master."""
         self._groups = {}
-        self._find()
+        self._find(self._options)
 
     def complete(self) -> dict[QueueKey, Bounds]:
         """Ask everything now, as `read`; raises GroupAbsent while a group is away that has queues of the selection.
@@ -104,10 +111,11 @@ class BoundsWatch:
     def wait(self, wait_ms: int) -> dict[QueueKey, Bounds]:
         """Ask everything, after the brokers held the question up to `wait_ms` if nothing moved since the last answer.
 
-        With several brokers the time is divided among them, because they are asked one after the other.
+        With several brokers the time is divided among them, because they are asked one after the other. Raises
+        BrokerUnreachable soon where nobody answers: the query repeats it as long as `brokerWaitMs`.
         """
         self.present.clear()
-        groups = self._find()
+        groups = self._find(self._quick)
         for master in groups:
             if master.group not in self._replies or wait_ms == 0:
                 continue
@@ -115,7 +123,7 @@ class BoundsWatch:
             answered = self._ask(master, request)
             if len(groups) == 1 and self._selection.is_answered_by(request):
                 return answered
-        return self.read()
+        return self._read(self._quick)
 
     def lives(self, positions: Positions) -> Lives:
         """Of which logs, and lives of topics, the bounds last seen are, for the topics of `positions`."""
@@ -140,27 +148,28 @@ class BoundsWatch:
         replicas = {broker: tuple(known.get(master.group, ())) for broker, master in self.masters.items()}
         return ShortCuts(self.readers, {broker: there for broker, there in replicas.items() if there})
 
-    def _find(self) -> list[GroupMaster]:
-        now_s = clock.monotonic_s()
+    def _find(self, options: ReadOptions) -> list[GroupMaster]:
+        """The groups that are known, looked for with `options` while there is none, and in passing now and then."""
+        began_s = clock.monotonic_s()
         if not self._groups:
-            self._looked_s = now_s
-            self._take(find_groups(self._options))
-        elif "" not in self._groups and now_s - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = now_s
+            self._take(find_groups(options), options)
+        elif "" not in self._groups and began_s >= self._look_s:
             with contextlib.suppress(BrokerUnreachable, BrokerRefused):  # those that are known answer for themselves
-                self._take(find_groups(self._options))
+                self._take(find_groups(self._quick), self._quick)
+        else:
+            return list(self._groups.values())
+        now_s = clock.monotonic_s()
+        self._look_s = now_s + max(LOOK_EVERY_S, LOOK_PAUSE * (now_s - began_s))
         return list(self._groups.values())
 
-    def _take(self, found: KnownGroups) -> None:
+    def _take(self, found: KnownGroups, options: ReadOptions) -> None:
         """Add groups that are new; whether one that is known is still there, its own answers tell."""
         joined = {name: master for name, master in found.masters.items() if name not in self._groups}
         self._groups = dict(sorted({**joined, **self._groups}.items()))
-        away = [name for name in found.absent if name not in self._groups]
-        if self._selection.open_filters:
-            self._absent = tuple(away)
-        else:
-            having = found.with_topics(self._selection.parents, self._options)
-            self._absent = tuple(name for name in having if name in away)
+        self._absent = tuple(name for name in found.absent if name not in self._groups)
+        if not self._selection.open_filters:
+            having = found.with_topics(self._selection.parents, options)
+            self._absent = tuple(name for name in having if name in self._absent)
 
     def _ask(self, master: GroupMaster, request: QueueBoundsRequest) -> dict[QueueKey, Bounds]:
         """Ask one group for the queues to read; after a failure the next request looks the groups up again."""

@@ -15,14 +15,13 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from remoting import clock
 from remoting.protocol.addresses import split_address
 from remoting.protocol.bodies.controller_body import MASTER_ID
-from spark_connector.brokers import LOOK_TIMEOUT_MS, Address, broker_groups
+from spark_connector.brokers import Address, broker_groups, quick
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
-from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.options.read_write import ReadOptions
 
 FRESH_S = 10.0
@@ -57,9 +56,7 @@ class ReplicaWatch:
 
     def __init__(self, options: ReadOptions) -> None:
         self._wanted = options.read_from != "master"
-        self._options: ConnectionOptions = replace(
-            options, pull_timeout_ms=min(options.pull_timeout_ms, LOOK_TIMEOUT_MS), fetch_retries=0
-        )
+        self._options = quick(options)
         self._known: dict[str, tuple[Address, ...]] = {}
         self._asked_s: float | None = None
 

@@ -15,18 +15,27 @@ import pytest
 
 from remoting.client.tls import ClientTls
 from remoting.protocol.addresses import join_address
-from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, QueueData, TopicRoute
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Access
 from remoting.transport.contracts import Peer
 from remoting.transport.failures import TlsFailed
-from spark_connector.brokers import POOL, GroupMaster, Outage, ask, find_masters, patiently
+from spark_connector.brokers import POOL, GroupMaster, Outage, find_masters, patiently, topic_queues
 from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions, parse_read, parse_write
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., ReadOptions]
+
+
+def ask(options: ReadOptions) -> dict[str, GroupMaster]:
+    """One request of the kind that name servers get; a toy broker is none, and stands for itself."""
+    return find_masters(options)
+
+
+def name_servers(*brokers: ToyBroker) -> str:
+    return ";".join(join_address(*one.address) for one in brokers)
 
 
 def test_a_connection_is_used_again(broker: ToyBroker) -> None:
@@ -70,8 +79,7 @@ def test_a_forked_child_uses_nothing_of_its_parents(broker: ToyBroker, monkeypat
 
 def test_a_lost_connection_is_made_again(broker: ToyBroker, read_options: Options) -> None:
     broker.faults = [lambda command: None, lambda command: None]
-    with pytest.raises(BrokerRefused, match="refused"):
-        ask(broker.address, Command(12345), read_options(topic="t"))
+    ask(read_options(topic="t"))
     assert len(broker.requests) == 3
 
 
@@ -79,20 +87,20 @@ def test_unreachable_names_the_address(broker: ToyBroker, read_options: Options)
     broker.close()
     host, port = broker.address
     with pytest.raises(BrokerUnreachable, match=rf"{host}:{port} after 2 attempts.*lightmq up.*nameServer"):
-        ask(broker.address, Command(1), read_options(topic="t", fetchretries="1"))
+        ask(read_options(topic="t", fetchretries="1"))
 
 
 def test_requests_are_signed_and_connections_keep_to_their_key(broker: ToyBroker, read_options: Options) -> None:
     access = Access({"mine": "hidden"})
     stranger = cast("Peer", SimpleNamespace(loopback=False, address="far:1", attributes={}))
 
-    def checked(command: Command) -> Command:
-        return access.admit(stranger, command) or command.reply()
+    def checked(command: Command) -> Command | None:
+        return access.admit(stranger, command)
 
     broker.faults = [checked, checked, checked]  # the first gives the challenge that the others are bound to
     signed = read_options(topic="t", accesskey="mine", secretkey="hidden")
-    ask(broker.address, Command(1, body=b"x"), signed)
-    ask(broker.address, Command(1, fields={"a": "b"}), signed)
+    for _ in range(2):
+        ask(signed)
     assert broker.faults == []
     with POOL.borrow(broker.address, 1000, signer=signed.signer) as signing, POOL.borrow(broker.address, 1000) as plain:
         assert signing is not plain
@@ -113,7 +121,7 @@ def test_connections_keep_to_their_tls_and_an_untrusted_server_is_not_retried(
     monkeypatch.setattr("spark_connector.brokers.BlockingConnection", untrusted)
     wanted = read_options(topic="t", tls="true", tlscafile=str(tmp_path / "ca.pem"))
     with pytest.raises(BrokerUnreachable, match=r"self-signed.*tlsCaFile"):
-        ask(broker.address, Command(1), wanted)
+        ask(wanted)
     assert tries == [ClientTls(ca_file=tmp_path / "ca.pem")]
 
 
@@ -185,6 +193,40 @@ def test_the_next_name_server_is_asked(broker: ToyBroker) -> None:
     dead.close()
     servers = ";".join(f"{host}:{port}" for host, port in (dead.address, broker.address))
     assert addresses(parse_read({"topic": "t", "nameServer": servers, "fetchRetries": "0"})) == {"": broker.address}
+
+
+def test_a_silent_name_server_is_tried_once_where_another_one_answers(broker: ToyBroker) -> None:
+    """All its attempts come only if nobody else has an answer."""
+    silent = ToyBroker()
+    silent.close()
+    table = {"a": BrokerData("c", "a", {0: "h1:1"})}
+    broker.faults = [lambda command: command.reply(body=msgspec.json.encode(ClusterInfo(table)))]
+    options = {"topic": "t", "nameServer": name_servers(silent, broker), "fetchRetryIntervalMs": "60000"}
+    assert addresses(parse_read(options)) == {"a": ("h1", 1)}
+
+
+def test_a_topic_is_missing_only_if_no_name_server_knows_it_and_all_have_said_so(broker: ToyBroker) -> None:
+    """One that has just started, or lost its way to a group, does not know what the silent one knows."""
+    other = ToyBroker()
+    for one in (broker, other):
+        one.faults = [lambda command: command.reply(ResponseCode.TOPIC_NOT_EXIST)]
+    options = {
+        "topic": "t",
+        "nameServer": name_servers(other, broker),
+        "fetchRetries": "1",
+        "fetchRetryIntervalMs": "1",
+    }
+    assert topic_queues("new", parse_read(options)) == ()
+    other.close()
+    broker.faults = [lambda command: command.reply(ResponseCode.TOPIC_NOT_EXIST)]
+    host, port = other.address
+    with pytest.raises(
+        BrokerUnreachable, match=rf"topic 'new' exists, not every .* no answer from {host}:{port} after 2"
+    ):
+        topic_queues("new", parse_read(options))
+    body = msgspec.json.encode(TopicRoute(queue_datas=[QueueData("b", 4, 4, 6)]))
+    broker.faults = [lambda command: command.reply(body=body)]
+    assert [one.broker_name for one in topic_queues("known", parse_read(options))] == ["b"]
 
 
 def test_a_broker_beside_the_name_servers_is_no_master_of_a_named_group(broker: ToyBroker) -> None:

@@ -176,3 +176,45 @@ def test_a_group_that_joins_is_read(broker: ToyBroker, read_options: Options, mo
     watch.wait(0)
     assert len(other.requests) > before
     other.close()
+
+
+def test_name_servers_that_are_silent_delay_no_query_much(
+    broker: ToyBroker, read_options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is tried once and briefly, and the longer that took, the later again."""
+    now, asked = [0.0], list[ReadOptions]()
+    monkeypatch.setattr("remoting.clock.monotonic_s", lambda: now[0])
+    broker.publish("plant/1", [b"a"])
+    options = read_options(topic="plant", fetchRetries="3")
+
+    def found(given: ReadOptions) -> KnownGroups:
+        asked.append(given)
+        if len(asked) > 1:
+            now[0] += 4.0
+            raise BrokerUnreachable("nobody")
+        return known_groups({"a": broker}, options)
+
+    monkeypatch.setattr(bounds_module, "find_groups", found)
+    watch = BoundsWatch(options, select(options))
+    watch.find_groups()
+    now[0] = LOOK_EVERY_S
+    for _ in range(40):
+        watch.wait(0)
+        now[0] += 1.0
+    assert [one.fetch_retries for one in asked] == [3, 0]
+    watch.wait(0)
+    assert len(asked) == 3
+    assert asked[-1].pull_timeout_ms <= 2_000
+
+
+def test_a_running_query_that_finds_nobody_fails_soon_by_name(broker: ToyBroker, read_options: Options) -> None:
+    """One attempt for each call: how long they are repeated, `brokerWaitMs` alone says."""
+    broker.publish("plant/1", [b"a"])
+    options = read_options(topic="plant", fetchRetries="3", fetchretryintervalms="60000")
+    watch = BoundsWatch(options, select(options))
+    assert watch.wait(0)
+    broker.close()
+    watch._groups = {}
+    host, port = broker.address
+    with pytest.raises(BrokerUnreachable, match=rf"no answer from {host}:{port} after 1 attempt:"):
+        watch.wait(0)

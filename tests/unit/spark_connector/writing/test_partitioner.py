@@ -44,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A name server that knows ROUTES; returns what was asked of it."""
     questions: list[str] = []
 
-    def ask(server: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
+    def ask(server: object, command: Command, options: object, *, refusal_is_error: bool = False) -> Command:
         assert not refusal_is_error
         topic = command.fields["topic"]
         if command.code == RequestCode.GET_TOPIC_CONFIG:
@@ -280,7 +280,7 @@ def test_a_queue_number_is_not_for_mqtt_rows(asked: list[str], write_options: Ca
 def test_a_broker_addressed_directly_reports_its_queues(
     monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
 ) -> None:
-    def ask(address: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
+    def ask(address: object, command: Command, options: object, *, refusal_is_error: bool = False) -> Command:
         assert (address, command.code) == (("h", 1), RequestCode.GET_TOPIC_CONFIG)
         if command.fields["topic"] != "t":
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
