@@ -201,9 +201,12 @@ class PasswordMethod:
             size_bytes=shown.size_bytes,
             wanted=shown.wanted,
         )
-        if result == "accepted":
-            return Identity(shown.username, anonymous=False, client_id=shown.client_id)
-        return Unproven(result)
+        if result != "accepted":
+            return Unproven(result)
+        self._reload_if_changed()
+        if self._users.hashes.get(shown.username) != stored:
+            return Unproven.DENIED  # removed, or given another password, while the check waited
+        return Identity(shown.username, anonymous=False, client_id=shown.client_id)
 
     def stored(self, username: str) -> str | None:
         """The user's entry in the file."""

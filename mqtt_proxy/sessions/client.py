@@ -407,7 +407,13 @@ class Client:
         taken: asyncio.Future[SessionOpened] = asyncio.get_running_loop().create_future()
         self._ownership.take(self._may.identity, partial(_settle, taken), clean=not self._ownership.durable)
         opened = await taken
-        if self.taken_meanwhile(opened.epoch) or not self._ownership.retaken(opened.epoch) or self._ended:
+        if self.has_lost(opened.epoch):
+            self.evict(ELSEWHERE, fenced=True)
+            return
+        if not self._ownership.retaken(opened.epoch) or self._ended:
+            return
+        if self._asked_epoch >= opened.epoch:  # its new owner waits for the state, which is known to this proxy alone
+            self.evict(ELSEWHERE, fenced=False)
             return
         self._subscriptions.epoch = opened.epoch
         stored = {subscription.filter for subscription in opened.subscriptions}

@@ -137,8 +137,12 @@ class Connecting:
         """Take the client id and ask the broker."""
         event, may = self._event, self._may
         assert may is not None
-        self._services.owners.take(event.client_id, self._client)
-        self._ownership.take(may.identity, partial(self._opened, event), clean=event.clean)
+        try:
+            self._services.owners.take(event.client_id, self._client)
+            self._ownership.take(may.identity, partial(self._opened, event), clean=event.clean)
+        except BaseException:
+            self._client.give_up("session not opened")
+            raise
 
     def superseded(self, delay_ms: int) -> None:
         """Refuse the client, after this time: a newer CONNECT of its client id has come."""
@@ -147,7 +151,24 @@ class Connecting:
         elif not self._client.has_left:
             self._refuse(ReasonCode.SERVER_BUSY, "superseded")
 
+    def left(self) -> None:
+        """The client disconnected while it waited."""
+        self._wire.close("peer_closed")
+
     def _opened(self, event: ConnectRequested, opened: SessionOpened | None, error: Exception | None) -> None:
+        """The broker has answered. Whatever comes of it, the next CONNECT of the client id has its turn."""
+        is_fetching = False
+        try:
+            is_fetching = self._begun(event, opened, error)
+        except BaseException:
+            self._client.give_up("session not opened")  # nothing else ends it: its CONNECT has no deadline any more
+            raise
+        finally:
+            if not is_fetching:
+                self._services.openings.answered(event.client_id)
+
+    def _begun(self, event: ConnectRequested, opened: SessionOpened | None, error: Exception | None) -> bool:
+        """Go on with the answer; True while what must be sent again is read."""
         if opened is None:
             assert error is not None
             self._open_failed(error)
@@ -158,9 +179,9 @@ class Connecting:
             planned = resume.plan(opened) if opened.present else resume.NOTHING
             if planned.again and not self._client.has_left:
                 self._services.spawn(self._fetch(event, opened, planned))
-                return
+                return True
             self._go_on(event, opened, planned, ())
-        self._services.openings.answered(event.client_id)
+        return False
 
     async def _fetch(self, event: ConnectRequested, opened: SessionOpened, planned: resume.ResumePlan) -> None:
         """Read what must be sent again."""
@@ -168,6 +189,9 @@ class Connecting:
             again = await resume.fetch(self._services.link, planned.again)
         except (LightMQError, ValueError) as error:
             self._open_failed(error)
+        except Exception:
+            self._client.give_up("session not opened")
+            raise
         else:
             self._go_on(event, opened, planned, again)
         finally:

@@ -10,8 +10,8 @@ for its refusal, since it will come again at once. A connection that another pro
 holds for a fight between proxies.
 
 Invariants: per client id at most one `open` is unanswered and at most one client waits; each client that enters is
-opened or superseded, unless it leaves; a client is never superseded by one of another user. Ids that nobody fights for
-cost nothing once they are open. Pure but for the timer: time comes from the clock. Loop rule: on the loop's thread.
+opened, superseded, or told that it has left; a client is never superseded by one of another user. Ids that nobody
+fights for cost nothing once they are open. Pure but for the timer: time comes from the clock. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class PendingConnect(Protocol):
 
     def superseded(self, delay_ms: int) -> None:
         """Refuse it, after this time: a newer CONNECT of the client id has come."""
+
+    def left(self) -> None:
+        """Its client disconnected while it waited: nothing else will find that out, since its socket is not read."""
 
 
 class _ClientId:
@@ -83,8 +86,7 @@ class Openings:
         if known is None:
             known = self._ids[client_id] = _ClientId()
             if not self._wait_ms(client_id):  # nearly always
-                known.is_under_way = True
-                opening.open()
+                self._open(client_id, known, opening)
                 return
         elif known.waiting is not None:
             known.waiting.superseded(SUPERSEDED_DELAY_MS if self._is_fought_for(client_id) else 0)
@@ -109,14 +111,23 @@ class Openings:
         opening = known.waiting
         if opening is None or opening.has_left:
             del self._ids[client_id]
+            if opening is not None:
+                opening.left()
             return
         wait_ms = self._wait_ms(client_id)
         if wait_ms:
             known.timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, self._again, client_id, known)
             return
         known.waiting = None
+        self._open(client_id, known, opening)
+
+    def _open(self, client_id: str, known: _ClientId, opening: PendingConnect) -> None:
         known.is_under_way = True
-        opening.open()
+        try:
+            opening.open()
+        except BaseException:
+            self.answered(client_id)  # the next one is not to wait for an answer that will not come
+            raise
 
     def _again(self, client_id: str, known: _ClientId) -> None:
         known.timer = None

@@ -24,10 +24,18 @@ class FakeConnect:
         self.has_left = False
         self.opened = 0
         self.delays: list[int] = []
+        self.told = 0
+        self.fails = False
 
     def open(self) -> None:
         """Counted."""
         self.opened += 1
+        if self.fails:
+            raise RuntimeError("a bug of ours")
+
+    def left(self) -> None:
+        """Counted."""
+        self.told += 1
 
     def superseded(self, delay_ms: int) -> None:
         """Noted."""
@@ -56,7 +64,22 @@ def test_one_that_has_left_costs_nothing() -> None:
     pending.enter("a", second)
     second.has_left = True
     pending.answered("a")
-    assert (second.opened, len(pending)) == (0, 0)
+    assert (second.opened, second.told, len(pending)) == (0, 1, 0), "nothing else closes a socket that is not read"
+
+
+def test_one_that_fails_does_not_keep_the_client_id() -> None:
+    """Whoever comes next has its turn, waiting already or not."""
+    pending, first, second, third = Openings(ManualClock()), FakeConnect(), FakeConnect(), FakeConnect()
+    first.fails = True
+    with pytest.raises(RuntimeError):
+        pending.enter("a", first)
+    assert len(pending) == 0
+    pending.enter("a", second)
+    third.fails = True
+    pending.enter("a", third)
+    with pytest.raises(RuntimeError):
+        pending.answered("a")
+    assert (second.opened, third.opened, len(pending)) == (1, 1, 0)
 
 
 def test_nobody_supersedes_another_user() -> None:

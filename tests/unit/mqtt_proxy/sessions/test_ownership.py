@@ -91,6 +91,18 @@ async def test_a_client_lost_while_its_session_is_reopened_has_its_will_publishe
 
 
 @pytest.mark.parametrize("turns", range(8))
+async def test_a_session_that_is_asked_for_while_it_is_reopened_is_handed_over(turns: int) -> None:
+    """At whichever turn: its new owner waits for the state, which nobody else knows."""
+    async with running() as rig:
+        client = await rig.client("a", clean=False)
+        await came_back(rig)
+        await settle(turns)
+        client.handler.fence(rig.broker.sessions["a"].epoch + 1, hand_over=True)
+        await settle()
+        assert rig.broker.sessions["a"].owner is None
+
+
+@pytest.mark.parametrize("turns", range(8))
 async def test_a_client_that_disconnects_while_its_session_is_reopened_leaves_no_will(turns: int) -> None:
     async with running() as rig:
         client = await rig.client("a", will=WILL)
