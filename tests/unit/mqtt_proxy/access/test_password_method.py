@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import argon2
@@ -133,4 +134,18 @@ async def test_an_unknown_user_costs_as_much_as_a_known_one(tmp_path: Path, monk
     method.refresh()
     assert method.stored("ann") is None
     assert method.like_scram("nobody") is None
+    await method.close()
+
+
+@pytest.mark.parametrize("after", ["", f"ann:{HASHER.hash('other')}\n"], ids=["removed", "changed"])
+async def test_a_user_who_is_removed_while_the_check_waits_is_denied(tmp_path: Path, after: str) -> None:
+    """Whoever waited with the right password of before is not let in by it, nor remembered for the next time."""
+    users = write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n")
+    method, _, clock = make(users)
+    waiting = asyncio.ensure_future(method.check(shown("ann", b"right")))
+    await asyncio.sleep(0)
+    write(users, after)
+    clock.advance_ms(password_method.RELOAD_INTERVAL_MS)
+    assert await waiting is Unproven.DENIED
+    assert method.at_hand(shown("ann", b"right")) is Waits.LATER
     await method.close()
