@@ -34,7 +34,7 @@ class MqttGroupRequests:
         wanted, held = command.fields.get("brokerName", ""), self._masters.machine.mqtt_group
         if not held:
             held = await self._decided(wanted)
-        if wanted not in ("", held):
+        if held and wanted not in ("", held):
             raise Refused(
                 ResponseCode.CONTROLLER_INVALID_REQUEST,
                 f"MQTT is at the broker group {held!r}, not at {wanted!r}: sessions and retained messages are there. "
@@ -58,9 +58,8 @@ class MqttGroupRequests:
         if wanted:
             self._require_known(wanted)
         outdated = self._masters.proposer.outdated
-        if outdated:
-            remark = f"the controllers {', '.join(sorted(outdated))} are down, or of a release that does not know of it"
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"which broker group has MQTT is not decided now: {remark}")
+        if outdated:  # down, or of a release that does not know of it: it is left to the configuration for now
+            return ""
         # Where another one was faster the outcome is a refusal, and the name is theirs.
         await self._masters.propose(PlaceMqtt(wanted or known[0]))
         return self._masters.machine.mqtt_group

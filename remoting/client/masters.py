@@ -144,10 +144,8 @@ class RouteWatch:
         LOG.warning("%s pushed malformed routes", address)
 
 
-MQTT_UNDECIDED = frozenset(
-    {ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION}
-)
-"""Answers of name servers that do not hold the name of the group that has MQTT, not yet, or not for this key."""
+MQTT_NOT_HELD = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION})
+"""Answers of name servers that do not hold the name of the group that has MQTT, or not for this key."""
 ASK_TIMEOUT_MS = 3_000
 """How long one controller may take to answer before the next is asked."""
 
@@ -233,7 +231,9 @@ class _Controllers:
                 named = answer.fields.get(LEADER_ADDRESS_FIELD, "")
                 failures[address] = answer.remark or "it does not lead"
                 waiting += [named] if named and named not in waiting else []
-            elif answer.code in MQTT_UNDECIDED:
+            elif answer.code == ResponseCode.SYSTEM_BUSY:  # what it holds is not known now
+                failures[address] = answer.remark or "it is busy"
+            elif answer.code in MQTT_NOT_HELD:
                 found[address] = ""
             else:
                 found[address] = checked(answer).fields["brokerName"]

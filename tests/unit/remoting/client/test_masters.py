@@ -9,7 +9,7 @@ import pytest
 
 from remoting import inprocess
 from remoting.client import masters
-from remoting.client.masters import MQTT_UNDECIDED, Masters, RouteWatch
+from remoting.client.masters import MQTT_NOT_HELD, Masters, RouteWatch
 from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, PushedGroup, PushedRoutes, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -108,7 +108,7 @@ async def test_without_a_controller_that_tells_the_group_of_mqtt_nothing_is_take
     await divided.stop()
 
 
-@pytest.mark.parametrize("code", sorted(MQTT_UNDECIDED))
+@pytest.mark.parametrize("code", sorted(MQTT_NOT_HELD))
 async def test_name_servers_that_do_not_hold_the_group_of_mqtt_leave_it_to_the_configuration(code):
     """Which must name it where there are several, those that are away included."""
     cluster = Cluster(a="a1:1")
@@ -125,6 +125,16 @@ async def test_name_servers_that_do_not_hold_the_group_of_mqtt_leave_it_to_the_c
     assert (await named.dial()).address == "a1:1"
     for each in (masters, several, named):
         await each.stop()
+
+
+async def test_a_busy_controller_does_not_leave_it_to_the_configuration():
+    """It holds the name, or may: only the answer of another one counts."""
+    cluster = Cluster(a="a1:1", b="b1:1")
+    cluster.mqtt["c:1"] = ResponseCode.SYSTEM_BUSY
+    masters = Masters(["c:1"], "a", dial=cluster.dial, has_mqtt=True)
+    with pytest.raises(ConnectionLost, match="no controller tells which broker group has MQTT: c:1"):
+        await masters.dial()
+    await masters.stop()
 
 
 async def test_the_first_group_is_taken_and_kept():
