@@ -170,7 +170,7 @@ def _first_message(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
 
 
 def _listeners(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
-    """A line for each MQTT listener that is open; the first without and the first with TLS say who gets in."""
+    """A line for each MQTT listener that is open, which says who gets in."""
     path = proxy.listen.ws_path
     kinds = (
         ("mqtt", "MQTT      ", ""),
@@ -178,17 +178,14 @@ def _listeners(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
         ("mqtt-ws", "WebSocket ws://", path),
         ("mqtt-wss", "WebSocket wss://", path),
     )
-    lines, told = [], set()
+    lines = []
     for name, head, tail in kinds:
         if name not in ports:
             continue
         is_encrypted = name in {"mqtt-tls", "mqtt-wss"}
         host = client_host(proxy.listen_host if is_encrypted else proxy.plain_host)
-        what = "TLS" if is_encrypted else "no TLS"
-        if is_encrypted not in told:
-            told.add(is_encrypted)
-            who = who_gets_in(proxy, is_encrypted=is_encrypted)
-            what = who if name == "mqtt" else f"{what}; {who}"
+        who = who_gets_in(proxy, is_encrypted=is_encrypted)
+        what = who if name == "mqtt" else f"{'TLS' if is_encrypted else 'no TLS'}; {who}"
         lines.append(f"  {head}{host}:{ports[name]}{tail}   ({what})")
     return "\n".join(lines)
 

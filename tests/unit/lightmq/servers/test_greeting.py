@@ -42,7 +42,7 @@ def test_further_listeners_are_named_with_how_to_reach_them() -> None:
     assert "WebSocket" not in up_greeting(ports, UpConfig(), LOCAL)
     text = up_greeting(ports | {"mqtt-tls": 8883, "mqtt-ws": 9001, "mqtt-wss": 8884}, UpConfig(), LOCAL)
     assert "\n  MQTTS     127.0.0.1:8883   (TLS; only this machine; --password-file FILE lets others in)\n" in text
-    assert "wss://127.0.0.1:8884/mqtt   (TLS)\n" in text
+    assert "wss://127.0.0.1:8884/mqtt   (TLS; only this machine; --password-file FILE lets others in)\n" in text
     assert "ws://127.0.0.1:9001/mqtt " in text
     assert "wss://127.0.0.1:8884/mqtt " in text
 
