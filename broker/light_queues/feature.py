@@ -54,12 +54,17 @@ class CountedOpening:
         """MQTT topic -> client id, of the images that were looked at last."""
 
     def open(self, name: bytes, parent: bytes, topic: bytes) -> int:
-        """Return the light queue `name` for a message. Refused: it would be one too many."""
-        return self._quota.publish(name, parent, self._user(topic))
+        """Return the light queue `name` for a message. Refused: it would be one too many.
+
+        What was accepted before (a delayed message, a will, rows of a batch, a half message) is never one too many.
+        """
+        is_due = self._placing.request is None
+        return self._quota.publish(name, parent, self._user(topic), is_due=is_due)
 
     def check(self, topic: bytes) -> None:
         """Return when the sender may make one more topic. Refused: it has too many."""
-        self._quota.check(self._user(topic))
+        if self._placing.request is not None:
+            self._quota.check(self._user(topic))
 
     def _user(self, topic: bytes) -> str:
         placing = self._placing

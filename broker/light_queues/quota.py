@@ -126,8 +126,11 @@ class TopicQuota:
         self._logged_ms: dict[tuple[str, str], int] = {}
         store.queues.on_delete(self._deleted)
 
-    def publish(self, name: bytes, parent: bytes, user: str) -> int:
+    def publish(self, name: bytes, parent: bytes, user: str, *, is_due: bool = False) -> int:
         """Return the light queue `name` for a message of `user`, made if it does not exist; a message follows.
+
+        `parent` is empty for a queue that the message names itself. `is_due`: the message was accepted before, so the
+        queue is made whatever the limits say.
 
         Raises:
             Refused: FLOW_CONTROL, it would be one too many.
@@ -137,7 +140,9 @@ class TopicQuota:
         if mark & PUBLISHED:
             return queue or 0
         existed = queue is not None and self._is_topic(queue)
-        if not existed:
+        if not parent and names.topic_key(name) is not None:
+            parent = topic_of(name)
+        if not existed and not is_due:
             self._check_parent(parent)
             if mark < OWNED:
                 self.check(user)

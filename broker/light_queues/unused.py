@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 2_048
 """Queue ids looked at in one step."""
-ENDED_PER_STEP_MAX = 500
+ENDED_PER_STEP_MAX, EXAMINED_PER_STEP_MAX = 500, 2_000
 SWEEPS_PER_EXPIRY = 4
 """All queues are looked at so many times within `expiry_ms`, or as often as steps of this size allow."""
 SWEEP_INTERVAL_MS_MIN = 1_000
@@ -42,18 +42,26 @@ class GroupCursors:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._groups = {key.partition(b"\x00")[0] for key, _entry in store.state.items(GROUP_OFFSET) if _LIGHT in key}
-        """Groups that have, or had, an offset at a light queue."""
+        self._keys: dict[bytes, set[bytes]] = {}
+        """Light queue -> keys of the offsets there; none without."""
+        for key, (value, position) in store.state.items(GROUP_OFFSET):
+            self._changed(bytes(key), value, position)
         store.state.subscribe(GROUP_OFFSET, self._changed)
 
     def at(self, name: bytes) -> list[bytes]:
         """Return the keys of the offsets at a light queue."""
-        keys = [b"%b\x00%b\x000" % (group, name) for group in self._groups]
-        return [key for key in keys if self._store.state.get(GROUP_OFFSET, key) is not None]
+        return sorted(self._keys.get(name, ()))
 
-    def _changed(self, key: bytes, _value: bytes | None, _position: int) -> None:
-        if _LIGHT in key:
-            self._groups.add(key.partition(b"\x00")[0])
+    def _changed(self, key: bytes, value: bytes | None, _position: int) -> None:
+        if _LIGHT not in key:
+            return
+        name = key.split(b"\x00")[1]
+        if value is not None:
+            self._keys.setdefault(name, set()).add(key)
+        elif name in self._keys:
+            self._keys[name].discard(key)
+            if not self._keys[name]:
+                del self._keys[name]
 
 
 class UnusedQueues:
@@ -130,9 +138,11 @@ class UnusedQueues:
     def _end_due(self, now_ms: int) -> int:
         ended: list[int] = []
         changes: list[StateChange] = []
-        while self._is_due(now_ms) and len(ended) < ENDED_PER_STEP_MAX:
+        left = EXAMINED_PER_STEP_MAX
+        while self._is_due(now_ms) and left > 0 and len(ended) < ENDED_PER_STEP_MAX:
             _due_ms, first, queues = self._waiting[0]
-            while queues and len(ended) < ENDED_PER_STEP_MAX:
+            while queues and left > 0 and len(ended) < ENDED_PER_STEP_MAX:
+                left -= 1
                 queue, next_offset = queues.pop()
                 offsets = self._offsets_to_end(queue, next_offset, now_ms)
                 if offsets is not None:

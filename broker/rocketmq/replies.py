@@ -197,7 +197,8 @@ class ReplyRequests:
         )
         topic, image = mqtt_messages.response_image(request.properties, body, born_ms)
         self._tools.authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
-        placed = self._placement.placed(image, now=True)
+        with self._placement.choice.placing.by(peer, command):
+            placed = self._placement.placed(image, now=True)
         owner = self._topics.owner(placed.queues[0][0])
 
         def done(appended: Appended | None, first: int, refused: Refused | None) -> None:

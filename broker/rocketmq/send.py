@@ -367,14 +367,8 @@ class SendRequests:
             body, None if batch else request.text, request.flag, fields, SPECIAL_PROPERTIES, special, self._unique_id
         )
         self._judge_images(peer, command, images, topic)
-        if half:
-            placed = self.transactions.prepare(images, special.properties)
-        else:
-            choice.placing.request = peer, command
-            try:
-                placed = self.placement.placed(images)
-            finally:
-                choice.placing.request = None
+        with choice.placing.by(peer, command):
+            placed = self.transactions.prepare(images, special.properties) if half else self.placement.placed(images)
         owner = self.topics.owner(placed.queues[0][0])
         index = index if owner is None else owner[1]
         transaction = unique.decode("utf-8", "replace")

@@ -73,6 +73,8 @@ class SinkFeature(Feature):
         self._quota = quota
         self._publication = topics.publication
         self._commits: dict[str, CommitRun] = {}
+        self._interrupted: dict[str, str] = {}
+        """Sink -> why a commit that a stop interrupted is not finished yet."""
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -95,15 +97,22 @@ class SinkFeature(Feature):
         if failed is not None:  # this broker is no longer the master, or cannot write
             return
         for run in self.ledger.unfinished():
+            if run.sink in self._commits:  # its driver came back first, and goes on with it
+                continue
+            told = self._interrupted.pop(run.sink, "")
             try:
                 while not run.finished:
                     self.ledger.step(run)
                 self._tools.log.info("commit_finished", sink=run.sink, batch=run.batch, rows=run.total)
             except LightMQError as error:
-                self._tools.log.error("commit_not_finished", sink=run.sink, batch=run.batch, error=str(error))
+                self._interrupted[run.sink] = str(error)
+                if str(error) != told:
+                    self._tools.log.error("commit_not_finished", sink=run.sink, batch=run.batch, error=str(error))
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Drop the attempts that were not committed in time."""
+        """Drop the attempts that were not committed in time; try again what an interrupted commit could not do."""
+        if self._interrupted:
+            self._finish()
         return {"stage_expired": self.ledger.expire(now_ms)}
 
     def status(self) -> dict[str, int]:
@@ -129,7 +138,8 @@ class SinkFeature(Feature):
         if not 0 <= first <= staged:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
         images = command.body[_behind(image_views(command.body), staged - first) :] if staged > first else command.body
-        number, count = self._placement.check(images)
+        with self._placement.choice.placing.by(peer, command):
+            number, count = self._placement.check(images)
         hidden = Placed(native.core.hidden(images, 0), [(attempt.queue_id,)] * number, count)
         try:
             end = self._tools.store.append(hidden).end_position if number else self._tools.store.end_position

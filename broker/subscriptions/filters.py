@@ -32,7 +32,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from broker.store.placed import property_value
 from broker.store.state import state_kinds
@@ -302,7 +302,18 @@ class Placing:
         self.images = b""
         """The images back to back."""
         self.request: tuple[Peer, Command] | None = None
-        """The request they came with."""
+        """The request that asks for them to be accepted; None for what was accepted before and is due now."""
+
+    def by(self, peer: Peer, command: Command) -> Placing:
+        """As a context: what is placed in it is to be accepted, and a new topic counts for whoever asks."""
+        self.request = peer, command
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.request = None
 
 
 class Dispatcher:

@@ -49,4 +49,4 @@ async def test_rows_of_spark_count_for_the_sender(running) -> None:
     assert (await peer.request(Command(Code.STAGE, fields=fields, body=rows(b"staged")))).code == 0
     assert (await peer.request(Command(Code.APPEND_MANY, body=rows(b"sent")))).code == 0
     makers = feature(running).quota._makers
-    assert (makers.count("ann"), makers.count("anonymous")) == (0, 2)
+    assert (makers.count("ann"), makers.count("anonymous")) == (0, 4)

@@ -93,6 +93,19 @@ async def test_after_a_start_a_topic_counts_for_who_publishes_there_first(limite
     quota.check("bob")
 
 
+@pytest.mark.parametrize("limited", [PARENT | USER], indirect=True)
+async def test_what_was_accepted_before_is_placed_whatever_the_limits_say(limited) -> None:
+    """A delayed message, a will, rows of a batch: their senders have their answer."""
+    await open_session(limited, "of ann", "ann")
+    for name in (b"plant/1", b"plant/2"):
+        assert await publish(limited, name, b"of ann") == 0
+    placement = limited.broker.publishing.placement
+    for name in (b"plant/3", b"plant/4"):
+        placement.placed(encode_mqtt_image(name, b"due", 1, 1_000, b"of ann"))
+        assert limited.store.queues.find(b"%LMQ%" + name.replace(b"/", b"%2F")) is not None
+    assert await publish(limited, b"plant/5", b"of bob") == ResponseCode.FLOW_CONTROL
+
+
 def test_a_page_goes_with_its_last_number() -> None:
     marks = QueueMarks()
     for queue in (3, PAGE - 1, 5 * PAGE):

@@ -10,6 +10,7 @@ import pytest
 from broker.config import LimitsConfig
 from broker.sink.feature import SinkFeature
 from broker.sink.ledger import AttemptKey
+from broker.store.errors import StoreFull
 from broker.topics.topics import TopicSettings
 from remoting.native import core as native
 from remoting.protocol.bodies.append_body import decode_append_reply
@@ -345,6 +346,39 @@ async def test_a_large_commit_of_batches_takes_several_groups_and_continues_afte
     assert bench.store.reading.bounds(queue_id) == (0, 42)
     pulled = await bench.connect().request(pulling("out", maxMsgNums="100"))
     assert [message.body for message in iter_stored(pulled.body)] == [b"body %d" % n for n in range(42)]
+    bench.store.close()
+
+
+async def test_an_interrupted_commit_that_cannot_be_finished_is_tried_again(tmp_path, monkeypatch) -> None:
+    """A commit whose driver came back is left to it."""
+    from tests.unit.broker.conftest import BrokerBench
+
+    bench = BrokerBench(tmp_path / "data", ManualClock(), limits=LimitsConfig(commit_group_bytes_max=1_500))
+    connection = bench.connect()
+    await make_topic(connection, "out")
+    entries = [entry_of(make_rows(7, first=7 * n), topic=b"out") for n in range(6)]
+    fields = {"sink": "s", "batch": "4", "partition": "0", "attempt": "0"}
+    await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries)))
+    sink = bench.broker.sink
+    run = sink.ledger.begin("s", 4, [(0, 0, 42)])
+    sink.ledger.step(run)
+    assert not run.finished
+
+    def full(_run) -> None:
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sink.ledger, "step", full)
+        sink._finish()
+    sink._commits["s"] = run
+    sink.maintain(1)
+    assert len(sink.ledger.unfinished()) == 1
+    del sink._commits["s"]
+    sink._interrupted["s"] = "no room"
+    sink.maintain(2)
+    await bench.settle()
+    assert sink.ledger.unfinished() == []
+    assert bench.store.reading.bounds(*bench.broker.topics.table.queue_ids("out")) == (0, 42)
     bench.store.close()
 
 
