@@ -48,7 +48,10 @@ RETRY_MS = 1_000
 DAMAGED_MS = 5_000
 """When one is looked at again whose record is damaged."""
 RECHECK_MS = 60_000
-"""When a queue in order is looked at again whose messages are visible and were not popped."""
+"""When a queue in order is looked at again whose messages are visible and were not popped; and messages of a group or a
+topic of which damage may have taken the record."""
+DAMAGED_TOLD_MAX = 100_000
+"""Damaged messages in flight that are remembered as told; beyond that all are told again."""
 
 
 class Revival:
@@ -72,7 +75,7 @@ class Revival:
         self._in_flight = in_flight
         self._outcomes = outcomes
         self._damaged: set[tuple[str, int, int]] = set()
-        """(group, queue id, offset) of messages in flight whose damage was told."""
+        """(group, queue id, offset) of messages in flight whose damage was told; some of them may be done by now."""
 
     def run(self, now_ms: int) -> bool:
         """Move some of what is due; True when there may be more."""
@@ -150,6 +153,8 @@ class Revival:
         ended: list[int] = []
         counts = dict.fromkeys((RETRY, DEAD, GONE), 0)
         wait_ms = 0
+        if not self._is_decided(due):
+            return RECHECK_MS
         for offset in offsets:
             found = self._found(due, offset)
             if isinstance(found, RecordView):
@@ -185,15 +190,23 @@ class Revival:
             return RETRY_MS
         place = due.group, due.queue_id, offset
         if place not in self._damaged:
+            if len(self._damaged) >= DAMAGED_TOLD_MAX:
+                self._damaged.clear()
             self._damaged.add(place)
             self._outcomes.child(DAMAGED).value += 1
             self._tools.log.error("pop_unreadable", group=due.group, queue=due.queue_id, offset=offset)
         return DAMAGED_MS
 
+    def _is_decided(self, due: Due) -> bool:
+        """Whether it is known if the group and the topic are there: damage may have taken their records."""
+        return self._proves_deletion or (
+            self._topics.owner(due.queue_id) is not None and self._groups.get(due.group) is not None
+        )
+
     def _found(self, due: Due, offset: int) -> RecordView | Absence:
-        """The record of a message, for a group and a topic that are there."""
+        """The record of a message; gone with its group and its topic."""
         if self._topics.owner(due.queue_id) is None or self._groups.get(due.group) is None:
-            return Absence.GONE if self._proves_deletion else Absence.DAMAGED
+            return Absence.GONE
         found = self._tools.store.reading.record(due.queue_id, offset)
         return found if isinstance(found, Absence) else RecordView(found)
 

@@ -12,6 +12,7 @@ from broker.reading.log_identity import LogIdentity
 from broker.reading.pull import PullRequests
 from broker.reading.read_barrier import Proved, ReadBarrier, unneeded
 from broker.requests import Feature, RequestTools
+from broker.store.errors import StoreError
 from remoting.batches.unpack import Unpacker
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ReadingFeature(Feature):
         if tools.config.replication.enabled:
             self.prove = ReadBarrier(tools.store, _later, self._count_proof).wait
         self._identity = LogIdentity(tools.store, secrets.token_bytes)
+        self._log = tools.log
         self._requests = (
             PullRequests(tools, visible=topics.visible, prove=self.prove),
             BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls, log_identity=self._identity.known),
@@ -55,7 +57,16 @@ class ReadingFeature(Feature):
 
     def start(self) -> None:
         """Give the log an identity, if it has none."""
+        try:
+            self._identity.ensure()
+        except StoreError as error:
+            self._log.warning("log_without_identity", error=str(error))
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Give the log an identity that it could not have at the start. Raises StoreError."""
+        del now_ms
         self._identity.ensure()
+        return {}
 
     def _count_proof(self, outcome: str) -> None:
         self._proofs.child(outcome).value += 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.store.errors import StoreError
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 
@@ -32,13 +31,10 @@ class LogIdentity:
         self._random_bytes = random_bytes
 
     def ensure(self) -> None:
-        """Write one where there is none; on a full disk the next start does it."""
+        """Write one where there is none. Raises StoreError: there is none still."""
         if not self.known()[0]:
             value = self._random_bytes(IDENTITY_BYTES)
-            try:
-                self._store.append_state([StateChange(state_kinds.LOG_IDENTITY, b"", value)])
-            except StoreError:
-                return
+            self._store.append_state([StateChange(state_kinds.LOG_IDENTITY, b"", value)])
 
     def known(self) -> tuple[str, int]:
         """(the identity in hexadecimal digits, log position that an answer showing it waits for); ("", 0) for none."""

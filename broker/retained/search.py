@@ -109,13 +109,15 @@ class RetainedSearches:
     def _go_on(self) -> None:
         self._turn = None
         search = self._waiting.popleft()
-        if not search.go_on(NODES_PER_TURN):
-            self._waiting.append(search)
-        elif search.newer:  # they can be read once they are confirmed
-            self._store.when_confirmed(self._store.end_position, partial(self._end, search))
-        else:
-            self._end(search, None)
-        self._schedule()
+        try:
+            if not search.go_on(NODES_PER_TURN):
+                self._waiting.append(search)
+            elif search.newer:  # they can be read once they are confirmed
+                self._store.when_confirmed(self._store.end_position, partial(self._end, search))
+            else:
+                self._end(search, None)
+        finally:
+            self._schedule()  # the fault of one holds up no other
 
     def _end(self, search: _Search, error: Exception | None) -> None:
         for number, position in search.newer if error is None else ():

@@ -387,7 +387,7 @@ def load_sessions(state: StateTables, next_epoch: Callable[[], int], now_ms: int
     for key, (value, position) in state.items(state_kinds.SESSION):
         client_id = bytes(key).decode()
         session = sessions[client_id] = load_session(client_id, value, epoch=next_epoch(), now_ms=now_ms)
-        session.position = position
+        session.position = position + 1  # behind its begin: an answer waits for the whole record
     for key, (value, position) in state.items(state_kinds.SESSION_OFFSET):
         client_id, queue_id = split_offset_key(bytes(key))
         if client_id in sessions:
@@ -410,5 +410,5 @@ def _load_offset(session: ClientSession, queue_id: int, value: bytes, position: 
     session.offsets[queue_id] = offset
     if exact_below:
         session.exact_below = (session.exact_below or {}) | {queue_id: exact_below}
-    if position > session.position:  # acknowledged after the list was written
+    if position >= session.position:  # acknowledged after the list was written
         session.inflight = [e for e in session.inflight if e[1] != queue_id or e[2] >= offset]

@@ -238,9 +238,11 @@ class SessionRequests:
                 wanted.append((index, one.filter.encode()))
 
         def found(retained: Found) -> None:
-            body = encode(Subscribed(results, retained))
-            self._answers.reply_at(position, peer, command.reply(body=body))
-            self._go_on(request.client_id)
+            try:
+                body = encode(Subscribed(results, retained))
+                self._answers.reply_at(position, peer, command.reply(body=body))
+            finally:
+                self._go_on(request.client_id)
 
         self._behind[request.client_id] = []
         self._searches.begin(wanted, found)

@@ -11,7 +11,8 @@ holds for a fight between proxies.
 
 Invariants: per client id at most one `open` is unanswered and at most one client waits; each client that enters is
 opened, superseded, or told that it has left; a client is never superseded by one of another user. Ids that nobody
-fights for cost nothing once they are open. Pure but for the timer: time comes from the clock. Loop rule: on the loop's thread.
+fights for cost nothing once they are open. Pure but for the timer: time comes from the clock. Loop rule: on the loop's
+thread.
 """
 
 from __future__ import annotations

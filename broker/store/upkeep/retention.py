@@ -581,6 +581,8 @@ class Retention:
         )
         if not chosen:
             return False
+        if self._was_over:
+            del chosen[1:]  # its state is written again, so it is looked at again what that leaves
         target = chosen[-1][0]
         self._reasons = dict(chosen)
         self._target = target

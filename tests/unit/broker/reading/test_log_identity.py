@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.reading.log_identity import LogIdentity
 from broker.store.errors import StoreFull
 
@@ -26,11 +28,15 @@ def test_a_log_has_one_identity_for_ever(bench) -> None:
     assert bench.store.end_position == end, "nothing is written a second time"
 
 
-def test_a_full_disk_leaves_it_to_the_next_start(bench, monkeypatch) -> None:
+def test_a_full_disk_is_told_and_leaves_it_for_later(bench, monkeypatch) -> None:
     def full(_changes):
         raise StoreFull("no room")
 
     monkeypatch.setattr(bench.store, "append_state", full)
     identity = LogIdentity(bench.store, fixed(7))
-    identity.ensure()
+    with pytest.raises(StoreFull):
+        identity.ensure()
     assert identity.known() == ("", 0)
+    monkeypatch.undo()
+    identity.ensure()
+    assert identity.known()[0] == "07" * 16
