@@ -26,6 +26,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import ipaddress
 import math
 import textwrap
 import tomllib
@@ -92,15 +93,28 @@ def type_name(declared: object) -> str:
 
 def strings_from_text(text: str) -> tuple[str, ...]:
     """A list of strings in one line: separated by commas, or a TOML array. Raises BadValueError for half an array."""
-    if text.startswith("[") and text.endswith("]") and set(text) & {'"', "'"}:
+    text = text.strip()
+    in_brackets = text.startswith("[") and text.endswith("]")
+    if in_brackets and (set(text) & {'"', "'"} or not text[1:-1].strip()):
         try:
             items = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError as error:
             raise BadValueError(f'is no list as TOML writes it, ["a", "b"]: {error}') from None
         return cast("tuple[str, ...]", from_toml(tuple[str, ...], items))
-    if set(text) & {'"', "'"}:
+    items = tuple(filter(None, (item.strip() for item in text.split(","))))
+    if set(text) & {'"', "'"} or (in_brackets and not all(_is_bracketed_address(item) for item in items)):
         raise BadValueError(f'is a,b or ["a", "b"], not {text}')
-    return tuple(filter(None, (item.strip() for item in text.split(","))))
+    return items
+
+
+def _is_bracketed_address(text: str) -> bool:
+    """Whether it is an IPv6 address in brackets, with or without a port behind them."""
+    host, bracket, port = text.removeprefix("[").partition("]")
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return text.startswith("[") and bool(bracket) and (not port or port.startswith(":"))
 
 
 def _check_address(text: str) -> None:

@@ -224,7 +224,12 @@ def test_names_of_types_for_the_page() -> None:
         ("['a:1']", ("a:1",)),
         ("[::1]:9876", ("[::1]:9876",)),
         ("[::1]:1, [::2]:2", ("[::1]:1", "[::2]:2")),
+        ("[::1]", ("[::1]",)),
+        ("[::1],[fe80::1%eth0]", ("[::1]", "[fe80::1%eth0]")),
+        ("x/[a]", ("x/[a]",)),
         ("", ()),
+        ("[]", ()),
+        (" [ ] ", ()),
     ],
 )
 def test_a_list_is_written_with_commas_or_as_in_toml(text: str, value: tuple[str, ...]) -> None:
@@ -232,10 +237,12 @@ def test_a_list_is_written_with_commas_or_as_in_toml(text: str, value: tuple[str
     assert from_text(tuple[str, ...], text) == value
 
 
-@pytest.mark.parametrize("text", ['["a"', '["a", 1]', '"a","b"', '["a" "b"]'])
+@pytest.mark.parametrize(
+    "text", ['["a"', '["a", 1]', '"a","b"', '["a" "b"]', "[a]", "[a, b]", "[10.0.0.1:9876]", "[1]"]
+)
 def test_half_a_toml_list_is_no_item(text: str) -> None:
     """It is refused instead of becoming one item that nobody can use."""
-    with pytest.raises(BadValueError):
+    with pytest.raises(BadValueError, match=r'list|a,b or \["a", "b"\]'):
         from_text(tuple[str, ...], text)
 
 
