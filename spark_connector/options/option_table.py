@@ -214,7 +214,9 @@ def local_path(text: str) -> str:
     """Parse the path of a local file, also as a URL `file:`; those of other file systems are refused."""
     scheme, colon, rest = text.partition(":")
     if colon and scheme.lower() == "file":
-        text = "/" + rest.lstrip("/") if rest.startswith("/") else rest
+        if not rest.startswith("/"):
+            raise ValueError("a URL file: names a path from the root, as in file:///var/lib/columns")
+        text = "/" + rest.lstrip("/")
     elif colon and rest.startswith("/") and len(scheme) > 1 and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         raise ValueError(
             f"it is read and written by Python, which does not know the file systems of Hadoop ({scheme}): give the "
@@ -231,8 +233,9 @@ def local_file(text: str) -> Path:
 
 
 def schema_or_path(text: str) -> str:
-    """Parse a schema, or the path of a local file with one."""
-    return text if text.lstrip().startswith(("{", "[", '"')) else local_path(text)
+    """Parse a schema, or the path of a local file with one; `file:string` is a column, `file:/x` a path."""
+    is_schema = text.lstrip().startswith(("{", "[", '"')) or re.match(r"\s*file\s*:\s*[^/\s]", text, re.IGNORECASE)
+    return text if is_schema else local_path(text)
 
 
 UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

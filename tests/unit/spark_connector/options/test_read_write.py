@@ -124,8 +124,18 @@ def test_files_are_named_by_paths_and_by_urls_of_files() -> None:
     """A colon alone makes no URL; a Spark SQL schema is none either."""
     for text, path in (("file:///a/b", "/a/b"), ("file:/a", "/a"), ("a:b/c", "a:b/c"), ("C:/x", "C:/x")):
         assert option_table.local_path(text) == path
-    for schema in ("a struct<b:int>", '{"type":"record"}', '"s3://x"'):
+    for schema in (
+        "a struct<b:int>",
+        '{"type":"record"}',
+        '"s3://x"',
+        "file:string, n:int",
+        "FILE : string",
+        "x int, file:string",
+    ):
         assert option_table.schema_or_path(schema) == schema
+    assert option_table.schema_or_path("file:/a.avsc") == "/a.avsc"
+    with pytest.raises(ValueError, match="from the root"):
+        option_table.local_path("file:a")
 
 
 def test_sparks_own_options_are_let_through() -> None:
