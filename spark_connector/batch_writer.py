@@ -37,17 +37,17 @@ class BatchWriter:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the broker has it. Raises OptionError where the broker has other rows for its id."""
-        from spark_connector.writing.replays import SKIP, Replayed, check_behind
+        from spark_connector.writing.replays import SKIP, SOME_RUN, Replayed, check_behind
         from spark_connector.writing.sink import finish_batch, sink_home
 
         options = self._given(batch_id)
         parsed = parse_write(options)
         if parsed.delivery == "exactly-once":
-            home = sink_home(self._app_id, parsed)
-            check_behind(self._app_id, batch_id, home.last_batch, parsed)
+            home, mine = sink_home(self._app_id, parsed), Replayed(self._app_id, batch_id, None, SOME_RUN)
+            check_behind(mine, home.last_batch, parsed)
             is_comparable = home.digest is not None and parsed.replay_mismatch != SKIP
             if batch_id <= home.last_batch and not is_comparable:
-                finish_batch(home, Replayed(self._app_id, batch_id, None), parsed)
+                finish_batch(home, mine, parsed)
                 return
         frame.write.format("rocketmq").mode("append").options(**options).save()
 

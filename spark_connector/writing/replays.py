@@ -9,6 +9,8 @@ were taken for one. Which of three things happened is told by what is known:
     this run of the query had committed before
     otherwise                                            a checkpoint restored from an older backup
 
+A batch write that belongs to no query has no checkpoint: its `txnVersion` is the caller's, who used it for other rows.
+
 Invariant: rows are passed over only where they are known to be the committed ones, where the ledger does not know what
 these were (of an earlier release), or where the user said so (`replayMismatch` = skip). Pure, but for the runs that
 this process knows to have committed. Thread rule: the driver's.
@@ -28,7 +30,9 @@ KIND, BATCH_KIND = 1, 2
 WHOLE = 2**64
 SKIP = "skip"
 RUNS_REMEMBERED = 1_000
-SWITCH = "If the query gives other rows each time it is run, set the option 'replayMismatch' = skip."
+SOME_RUN = "?"
+"""The run of a query where it is not known which one it is."""
+SWITCH = "If it has other rows each time it is repeated, set the option 'replayMismatch' = skip."
 _COMMITTED: dict[str, None] = {}
 """Runs of queries that have committed a batch in this process; the oldest is forgotten first."""
 
@@ -41,6 +45,11 @@ class Replayed:
     batch: int
     digest: BatchDigest | None
     run: str = ""
+
+    @property
+    def is_of_query(self) -> bool:
+        """Whether a query wrote it, so that a checkpoint counts its batches."""
+        return bool(self.run or (self.digest is not None and self.digest.writer))
 
 
 def total(digests: Iterable[BatchDigest | None], writer: str = "") -> BatchDigest | None:
@@ -68,15 +77,22 @@ def note_commit(run: str) -> None:
         _COMMITTED[run] = None
 
 
-def check_behind(sink: str, batch: int, last: int, options: WriteOptions) -> None:
+def check_behind(mine: Replayed, last: int, options: WriteOptions) -> None:
     """Raise OptionError for a batch before the last committed one: what its rows were is not known any more."""
-    if batch < last and options.replay_mismatch != SKIP:
+    if mine.batch >= last or options.replay_mismatch == SKIP:
+        return
+    if options.txn_app_id is not None and not mine.is_of_query:
         raise OptionError(
-            f"sink {sink!r} has committed batch {last} and this query writes batch {batch}: it has another checkpoint, "
-            "or one that was restored from an older backup, whose rows would be taken for repeated ones and lost. Go "
-            f"on with a checkpoint that has finished batch {last - 1}, or begin with a new checkpoint, "
-            "'startingOffsets' where the sink ends, and a name of its own ('sinkId', 'txnAppId' or the batch writer's)"
+            f"'txnAppId' = {mine.sink!r} has committed version {last}, and this write is version {mine.batch}: whether "
+            "its rows are in the log is not known any more. Nothing of it was written. Give each write a higher "
+            "'txnVersion' than the one before it, and writes of another kind a 'txnAppId' of their own."
         )
+    raise OptionError(
+        f"sink {mine.sink!r} has committed batch {last} and this query writes batch {mine.batch}: it has another "
+        "checkpoint, or one that was restored from an older backup, whose rows would be taken for repeated ones and "
+        f"lost. Go on with a checkpoint that has finished batch {last - 1}, or begin with a new checkpoint, "
+        "'startingOffsets' where the sink ends, and a name of its own ('sinkId', 'txnAppId' or the batch writer's)"
+    )
 
 
 def check_same(mine: Replayed, known: BatchDigest | None, options: WriteOptions, *, was_staged: bool) -> None:
@@ -84,8 +100,14 @@ def check_same(mine: Replayed, known: BatchDigest | None, options: WriteOptions,
     all of its tasks had begun."""
     if known is None or mine.digest is None or options.replay_mismatch == SKIP or are_same(known, mine.digest):
         return
-    begun = f"sink {mine.sink!r} has committed batch {mine.batch} with {known.rows} rows"
     ours = f"{mine.digest.rows}" if mine.digest.rows != known.rows else "as many"
+    if options.txn_app_id is not None and not mine.is_of_query:
+        raise OptionError(
+            f"'txnAppId' = {mine.sink!r} has committed version {mine.batch} with {known.rows} rows, and this write has "
+            f"{ours} other ones under the same version. Nothing of it was written. Give new rows a higher 'txnVersion', "
+            f"and writes of another kind a 'txnAppId' of their own. {SWITCH}"
+        )
+    begun = f"sink {mine.sink!r} has committed batch {mine.batch} with {known.rows} rows"
     raise OptionError(
         f"{begun}, and this query writes {ours} other ones under the same number: {_reason(mine, known, was_staged)} "
         f"Nothing of this batch was written. {SWITCH}"

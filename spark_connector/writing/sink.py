@@ -112,7 +112,7 @@ def commit_everywhere(mine: Replayed, handles: Mapping[str, Sequence[StageHandle
     master = _at(home, home.group)
     decided = commit_batch(master, sink, batch, handles.get(home.group, ()), plan=plan, digest=mine.digest)
     if decided.already and decided.digest is None and mine.digest is not None:
-        check_behind(sink, batch, ledger_of(master, sink).last_batch, options)
+        check_behind(mine, ledger_of(master, sink).last_batch, options)
     check_same(mine, decided.digest, options, was_staged=True)
     note_commit(mine.run)
     return _finish(home, sink, batch, decided.plan)
@@ -123,7 +123,7 @@ def finish_batch(home: SinkHome, mine: Replayed, options: WriteOptions, *, was_s
 
     Raises OptionError where this batch has other rows, or is one before the last, whose rows are not known any more.
     """
-    check_behind(mine.sink, mine.batch, home.last_batch, options)
+    check_behind(mine, home.last_batch, options)
     if home.last_batch != mine.batch:
         return [home.group]
     check_same(mine, home.digest, options, was_staged=was_staged)

@@ -1,19 +1,14 @@
-"""`df.write` and `df.writeStream.format("rocketmq")`: tasks stage rows, the driver commits the batch.
+"""`df.write` and `df.writeStream.format("rocketmq")`: tasks stage rows, the driver commits them in one step.
 
-A stream's batch is named by the query's id (kept in its checkpoint) and the batch id, both of which a replay repeats;
-so a batch that the broker already has is not even sent again. Invariant: with delivery=exactly-once nothing is
-visible before `commit`, and after it exactly the rows of the attempts Spark counted. Thread rule: `write` in the
-workers, `commit` and `abort` in a driver-side process.
+    streams      a batch is named by the query's id (kept in its checkpoint), or `sinkId`, and the batch id: Spark repeats
+                 both, so a batch that the broker already has is compared with it and not sent again
+    batch write  is named by `txnAppId` and `txnVersion`, which the caller repeats, and then treated likewise; without
+                 them by a name made for this one write: a second write of the same rows writes them again
 
-Whether a write may go where it is meant to go, asked of the brokers while it is planned.
-
-Invariant: the answer is the brokers' own, the same that the rows would get; nothing is changed by asking. Thread rule:
-the driver.
-
-Which row of a task is the largest, so that a broker's "too large" can name a column and a key.
-
-Brokers bound two things of a message: its body, and its properties in all. Invariant: one look at the lengths of a
-batch, no work per row. Thread rule: one task.
+Invariant: with delivery=exactly-once nothing is visible before `commit`, and after it exactly the rows of the attempts
+Spark counted; with at-least-once each row is sent as it comes. Where the write may go is asked of the brokers while it
+is planned, and nothing is changed by asking. What a broker refuses as too large is named by column and row, found with
+one look at the lengths of a batch. Thread rule: `write` in the workers, one task each, all else in a driver-side process.
 """
 
 from __future__ import annotations
@@ -176,14 +171,19 @@ class StagedRows(WriterCommitMessage):
 
 
 class RocketMQBatchWriter(DataSourceArrowWriter):
-    """A batch write; with `txnAppId` and `txnVersion` a repeated write is skipped."""
+    """A batch write: all of its rows or none.
+
+    With `txnAppId` and `txnVersion` a write is passed over if its version is the last one of this id and its rows are the
+    same; with other rows, and with a lower version, it is refused.
+    """
 
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
         if overwrite:
             raise OptionError("a log cannot be overwritten: use .mode('append')")
         if options.sink_id is not None:
             raise OptionError(
-                "option 'sinkId' is for streams; the options 'txnAppId' and 'txnVersion' make a batch write repeatable"
+                "option 'sinkId' is for streams, and this is a batch write: leave it out. The options 'txnAppId' and "
+                "'txnVersion' make a batch write repeatable"
             )
         self._options = options
         self._columns = _columns(schema, options)
@@ -281,7 +281,7 @@ def write_task(
         return left
     home = patiently(lambda: sink_home(sink, options), options)
     if home.last_batch >= batch:
-        check_behind(sink, batch, home.last_batch, options)
+        check_behind(Replayed(sink, batch, None, left.run or query), home.last_batch, options)
         left.is_replay = True
         if home.digest is not None and options.replay_mismatch != SKIP:
             rows.pass_over()
