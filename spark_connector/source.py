@@ -41,6 +41,8 @@ PREFIX = "option."
 PROVIDER, OWNER = "provider", "owner"
 """Spark sets both for every table, and for nothing else."""
 NEVER_KEPT = "secretkey"
+OF_ONE_STREAM = "sinkid"
+"""Names one stream's sink; a stream that writes is given nothing of a table, and its name is no other write's."""
 WHAT_IS_READ = ("topic", "topic_pattern", "assign", "mqtt_filter")
 """Just one of these is given."""
 
@@ -65,6 +67,11 @@ def keep_options(columns: StructType, options: Mapping[str, str]) -> StructType:
             "option 'secretKey' would be readable in the catalog for every user: make a temporary view instead "
             "(CREATE TEMPORARY VIEW … USING rocketmq)."
         )
+    if any(name.lower() == OF_ONE_STREAM for name in options):
+        raise OptionError(
+            "option 'sinkId' does nothing in a table: it names the sink of one stream, and Spark passes a stream that "
+            "writes nothing of a table. Leave it out here, and give it to .writeStream.format('rocketmq')."
+        )
     from pyspark.sql.types import StructField, StructType
 
     first, *others = columns.fields
@@ -81,7 +88,7 @@ def with_kept_options(options: Mapping[str, str], columns: StructType, side: typ
     kept = next((found for field in columns.fields if (found := (field.metadata or {}).get(METADATA_KEY))), None)
     if kept is None:
         return given
-    anew = {_meant(name, side) for name in given}
+    anew = {_meant(name, side) for name in given} | {_meant(OF_ONE_STREAM, WriteOptions)}  # older tables may have it
     return {
         name: value for name, value in of_side(json.loads(kept), side).items() if _meant(name, side) not in anew
     } | given

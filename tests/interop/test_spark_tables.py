@@ -67,6 +67,8 @@ def test_a_table_of_a_filter_is_inserted_into_by_topic(sql: Any, publish: Publis
 def test_wrong_tables_are_refused_with_the_nearest_name(sql: Any, server: str) -> None:
     with pytest.raises(Exception, match="unknown option 'nameservr'; did you mean 'nameServer'"):
         sql(f"CREATE TABLE wrong USING rocketmq OPTIONS (nameServr '{server}', topic 'tabled')")
+    with pytest.raises(Exception, match="option 'sinkId' does nothing in a table"):
+        sql(f"CREATE TABLE named USING rocketmq OPTIONS (nameServer '{server}', topic 'tabled', sinkId 's')")
     sql(f"CREATE TABLE listed (body BINARY) USING rocketmq OPTIONS (nameServer '{server}', topic 'tabled')")
     with pytest.raises(Exception, match="only when it is made without a list of columns"):
         sql("SELECT * FROM listed").collect()

@@ -145,6 +145,7 @@ def test_options_of_a_use_take_precedence_under_each_name(given: dict[str, str],
         ({"topik": "x"}, "unknown option 'topik'; did you mean 'topic'"),
         ({"qos": "7"}, "option 'qos' = '7'"),
         ({"secretkey": "s", "accesskey": "a"}, "would be readable in the catalog"),
+        ({"sinkid": "s"}, r"option 'sinkId' does nothing in a table: .* give it to \.writeStream"),
     ],
 )
 def test_wrong_options_of_a_table_are_refused_when_it_is_made(more: dict[str, str], says: str) -> None:
@@ -167,6 +168,14 @@ def test_a_table_without_options_is_refused_with_what_it_needs() -> None:
 def test_a_table_with_a_list_of_columns_has_lost_its_options() -> None:
     with pytest.raises(OptionError, match="only when it is made without a list of columns"):
         RocketMQDataSource({}).reader(parse_columns("body binary"))
+
+
+def test_a_table_of_an_earlier_release_with_a_sink_can_be_inserted_into() -> None:
+    """And a frame that was read from it has no sink of the table's name; one that is given is kept."""
+    columns = parse_columns("body binary")
+    columns.fields[0].metadata = {"rocketmq.options": '{"sinkid": "s", "topic": "t", "delayMs": "5"}'}
+    assert with_kept_options({}, columns, WriteOptions) == {"topic": "t", "delayMs": "5"}
+    assert with_kept_options({"sinkId": "mine"}, columns, WriteOptions)["sinkId"] == "mine"
 
 
 def test_metadata_of_the_column_stays() -> None:
