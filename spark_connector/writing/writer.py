@@ -8,7 +8,8 @@
 Invariant: with delivery=exactly-once nothing is visible before `commit`, and after it exactly the rows of the attempts
 Spark counted; with at-least-once each row is sent as it comes. Where the write may go is asked of the brokers while it
 is planned, and nothing is changed by asking. What a broker refuses as too large is named by column and row, found with
-one look at the lengths of a batch. Thread rule: `write` in the workers, one task each, all else in a driver-side process.
+one look at the lengths of a batch. Thread rule: `write` in the workers, one task each, all else in a process of the
+driver's side.
 """
 
 from __future__ import annotations
@@ -173,8 +174,8 @@ class StagedRows(WriterCommitMessage):
 class RocketMQBatchWriter(DataSourceArrowWriter):
     """A batch write: all of its rows or none.
 
-    With `txnAppId` and `txnVersion` a write is passed over if its version is the last one of this id and its rows are the
-    same; with other rows, and with a lower version, it is refused.
+    With `txnAppId` and `txnVersion` a write is passed over if its version is the last one of this id and its rows are
+    the same; with other rows, and with a lower version, it is refused.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
