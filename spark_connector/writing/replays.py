@@ -104,8 +104,8 @@ def check_same(mine: Replayed, known: BatchDigest | None, options: WriteOptions,
     if options.txn_app_id is not None and not mine.is_of_query:
         raise OptionError(
             f"'txnAppId' = {mine.sink!r} has committed version {mine.batch} with {known.rows} rows, and this write has "
-            f"{ours} other ones under the same version. Nothing of it was written. Give new rows a higher 'txnVersion', "
-            f"and writes of another kind a 'txnAppId' of their own. {SWITCH}"
+            f"{ours} other ones under the same version. Nothing of it was written. Give new rows a higher "
+            f"'txnVersion', and writes of another kind a 'txnAppId' of their own. {SWITCH}"
         )
     begun = f"sink {mine.sink!r} has committed batch {mine.batch} with {known.rows} rows"
     raise OptionError(

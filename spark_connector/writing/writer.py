@@ -1,7 +1,7 @@
 """`df.write` and `df.writeStream.format("rocketmq")`: tasks stage rows, the driver commits them in one step.
 
-    streams      a batch is named by the query's id (kept in its checkpoint), or `sinkId`, and the batch id: Spark repeats
-                 both, so a batch that the broker already has is compared with it and not sent again
+    streams      a batch is named by the query's id (kept in its checkpoint), or `sinkId`, and the batch id: Spark
+                 repeats both, so a batch that the broker already has is compared with it and not sent again
     batch write  is named by `txnAppId` and `txnVersion`, which the caller repeats, and then treated likewise; without
                  them by a name made for this one write: a second write of the same rows writes them again
 
