@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 LOOKED_AT = 2_048
-"""Queue ids looked at in one step."""
+"""Queue ids looked at in one step: a part of them in which there are queues."""
 ENDED_PER_STEP_MAX, EXAMINED_PER_STEP_MAX = 500, 2_000
 SWEEPS_PER_EXPIRY = 4
 """All queues are looked at so many times within `expiry_ms`, or as often as steps of this size allow."""
@@ -123,7 +123,15 @@ class UnusedQueues:
         """Look at the next part of all queues; one that waits to be looked at again is passed over."""
         if now_ms < self._sweep_ms:
             return
-        first, self._at = self._at, self._at + LOOKED_AT
+        first = self._store.queues.part(LOOKED_AT, self._at)
+        if first is not None:
+            self._at = first + LOOKED_AT
+            self._look_at(first, now_ms)
+        if first is None or self._store.queues.part(LOOKED_AT, self._at) is None:
+            self._at = 0
+            self._sweep_ms = now_ms + max(self.expiry_ms // SWEEPS_PER_EXPIRY, SWEEP_INTERVAL_MS_MIN)
+
+    def _look_at(self, first: int, now_ms: int) -> None:
         if first not in self._parts:
             name = self._store.state.queues.name
             empty = self._store.queues.empty(first, self._at)
@@ -131,9 +139,6 @@ class UnusedQueues:
             if found:
                 self._waiting.append((now_ms + self.expiry_ms, first, found))
                 self._parts.add(first)
-        if self._at >= self._store.queues.ids_end:
-            self._at = 0
-            self._sweep_ms = now_ms + max(self.expiry_ms // SWEEPS_PER_EXPIRY, SWEEP_INTERVAL_MS_MIN)
 
     def _end_due(self, now_ms: int) -> int:
         ended: list[int] = []

@@ -93,6 +93,13 @@ class Queues:
         next_offset = self._index.next_offset
         return [(queue, next_offset(queue)) for queue in self._index.empty(self._registry.ids(first, end))]
 
+    def part(self, count: int, first: int) -> int | None:
+        """Return where the next part of `count` ids that may have queues begins, from id `first` on; None: nowhere.
+
+        Parts begin at multiples of `count`. Long stretches of ids whose queues are deleted are passed over at no cost.
+        """
+        return next(self._registry.parts(count, first), None)
+
     def is_empty(self, queue: int, next_offset: int) -> bool:
         """Whether a queue still exists, has the same next offset, and the log has no message of it."""
         if not self._registry.exists(queue) or self._index.next_offset(queue) != next_offset:

@@ -1,12 +1,14 @@
 """Queue names and the latest state of each queue, without a Python object per queue.
 
-    rows by queue id   start i64 (of the name in the blob; -1: no such queue) | length u32 | hash u32
+    pages of 256 ids   start i64 (of the name in the blob; -1: no such queue) | length u32 | hash u32
                        | next offset i64 | position i64 of the record that set it
     slots              open addressing by hash, linear probing: id + 1; 0 is free, GONE was deleted
     blob               the names back to back; only ever appended to, replaced when half of it is dead
 
+A page is made with the first queue among its ids and dropped with the last one: ids are used once, so what is kept
+grows with the queues there are (8 kB for each at most, 32 bytes where they lie together), not with the ids given out.
 A million names of 40 bytes take 80 MB. The empty name holds the next free id. Invariant: a name has one live id at
-most; rows of an id are never reused. Thread rule: loop thread; what `frozen` returns may go elsewhere, because the blob
+most; an id is never given out again. Thread rule: loop thread; what `frozen` returns may go elsewhere, because the blob
 it refers to never changes below its present end.
 """
 
@@ -14,14 +16,23 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from remoting.native import core as native
-from remoting.native.vectors import Column, cumsum, empty, full, nonzero, spread, view
+from remoting.native.vectors import Column, column, cumsum, empty, nonzero, spread, view, within
 
 VALUE = struct.Struct("<Iq")
 GONE = 0xFFFF_FFFF
+PAGE_BITS = 8
+PAGE = 1 << PAGE_BITS
+"""Neighbouring ids whose rows are kept, or not, together."""
+PAGE_MASK = PAGE - 1
+PAGE_BITS = 8
+PAGE = 1 << PAGE_BITS
+"""Neighbouring ids whose rows are kept, or not, together."""
+PAGE_MASK = PAGE - 1
 _SLOTS_MIN = 1024
 _DEAD_BYTES_MIN = 65_536
 _HASH_CHUNK = 16_384
@@ -57,8 +68,10 @@ class QueueColumns:
 
 @dataclass(slots=True)
 class FrozenNames:
-    """The rows of a table as they were, dead ones included; the work of sorting them out is for another thread."""
+    """The pages of a table as they were, dead rows included; the work of sorting them out is for another thread."""
 
+    pages: list[int]
+    """Their numbers, rising; the columns have their rows back to back."""
     starts: bytes
     lengths: bytes
     next_offsets: bytes
@@ -68,13 +81,36 @@ class FrozenNames:
 
     def columns(self) -> QueueColumns:
         """Return the live queues."""
-        rows = len(self.starts) // 8
-        starts = view(self.starts, "q", rows)
-        ids = nonzero(starts >= 0)
+        count = len(self.pages) * PAGE
+        starts = view(self.starts, "q", count)
+        rows = nonzero(starts >= 0)
         return QueueColumns(
-            ids.astype("I"), starts[ids], view(self.lengths, "I", rows)[ids],
-            view(self.next_offsets, "q", rows)[ids], view(self.positions, "q", rows)[ids], self.blob, self.floor,
+            _ids(self.pages, rows).astype("I"), starts[rows], view(self.lengths, "I", count)[rows],
+            view(self.next_offsets, "q", count)[rows], view(self.positions, "q", count)[rows], self.blob, self.floor,
         )  # fmt: skip
+
+
+def _ids(pages: Sequence[int], rows: Column) -> Column:
+    """The ids of rows of these pages, which lie back to back."""
+    return column(pages, "q")[rows >> PAGE_BITS] * PAGE + (rows & PAGE_MASK)
+
+
+class _Page:
+    """The rows of `PAGE` neighbouring ids, at least one of which is a queue."""
+
+    __slots__ = ("hashes", "lengths", "live", "next_offsets", "positions", "starts")
+
+    def __init__(self) -> None:
+        self.live = 0
+        self.starts = array("q", _NO_STARTS)
+        self.lengths = array("I", _NO_NUMBERS)
+        self.hashes = array("I", _NO_NUMBERS)
+        self.next_offsets = array("q", _NO_OFFSETS)
+        self.positions = array("q", _NO_OFFSETS)
+
+
+_NO_STARTS, _NO_NUMBERS, _NO_OFFSETS = b"\xff" * (8 * PAGE), bytes(4 * PAGE), bytes(8 * PAGE)
+_KINDS = {"starts": "q", "lengths": "I", "hashes": "I", "next_offsets": "q", "positions": "q"}
 
 
 class NameTable:
@@ -83,70 +119,80 @@ class NameTable:
     def __init__(self) -> None:
         self.count = 0
         self.floor: tuple[int, int] | None = None
+        self.next_id = 0
+        """The id the next new queue gets."""
         self._blob = bytearray()
         self._dead_bytes = 0
-        self._starts = array("q")
-        self._lengths = array("I")
-        self._hashes = array("I")
-        self._next_offsets = array("q")
-        self._positions = array("q")
+        self._pages: dict[int, _Page] = {}
+        self._order: list[int] = []
+        """The numbers of the pages, rising."""
         self._slots = array("I", bytes(4 * _SLOTS_MIN))
         self._mask = _SLOTS_MIN - 1
         self._used = 0
 
-    @property
-    def next_id(self) -> int:
-        """The id the next new queue gets."""
-        return len(self._starts)
-
     def exists(self, queue: int) -> bool:
         """Whether there is a queue with this id."""
-        return 0 <= queue < len(self._starts) and self._starts[queue] >= 0
+        page = self._pages.get(queue >> PAGE_BITS)
+        return page is not None and page.starts[queue & PAGE_MASK] >= 0
 
     def name(self, queue: int) -> bytes | None:
         """Return the name of id `queue`; None when it never was or is deleted."""
-        if not self.exists(queue):
-            return None
-        start = self._starts[queue]
-        return bytes(self._blob[start : start + self._lengths[queue]])
+        page = self._pages.get(queue >> PAGE_BITS)
+        return None if page is None else self._name(page, queue & PAGE_MASK)
+
+    def _name(self, page: _Page, row: int) -> bytes | None:
+        start = page.starts[row]
+        return None if start < 0 else bytes(self._blob[start : start + page.lengths[row]])
 
     def ids(self, first: int, end: int) -> Column:
         """Return the ids in [first, end) that are queues."""
-        starts = self._starts[first:end]
-        return nonzero(view(starts, "q", len(starts)) >= 0) + first
+        return self._live(first, end)[2]
+
+    def parts(self, count: int, first: int = 0) -> Iterator[int]:
+        """Yield the first ids of the parts of `count` ids that may have queues, from the one with `first` on.
+
+        The table may change meanwhile. Pages whose queues have all been deleted are passed over at no cost.
+        """
+        while (at := bisect_left(self._order, first >> PAGE_BITS)) < len(self._order):
+            found = max(first, self._order[at] << PAGE_BITS) // count * count
+            yield found
+            first = found + count
 
     def find(self, name: bytes) -> int | None:
         """Return the id of `name`."""
         code = hash(name) & 0xFFFF_FFFF
-        slots, hashes, mask = self._slots, self._hashes, self._mask
+        slots, pages, mask = self._slots, self._pages, self._mask
         at = code & mask
         while entry := slots[at]:
-            if entry != GONE and hashes[entry - 1] == code and self.name(entry - 1) == name:
-                return entry - 1
+            if entry != GONE:
+                queue = entry - 1
+                page, row = pages[queue >> PAGE_BITS], queue & PAGE_MASK
+                if page.hashes[row] == code and self._name(page, row) == name:
+                    return queue
             at = (at + 1) & mask
         return None
 
     def value(self, queue: int) -> bytes:
         """Return the value of an existing queue as it stands in its record."""
-        return VALUE.pack(queue, self._next_offsets[queue])
+        return VALUE.pack(queue, self._pages[queue >> PAGE_BITS].next_offsets[queue & PAGE_MASK])
 
     def position(self, queue: int) -> int:
         """Return the position of the latest record about an existing queue."""
-        return self._positions[queue]
+        return self._pages[queue >> PAGE_BITS].positions[queue & PAGE_MASK]
 
     def get(self, name: bytes) -> Entry | None:
         """Return (value, position) or None."""
         if not name:
             return None if self.floor is None else (VALUE.pack(self.floor[0], 0), self.floor[1])
         queue = self.find(name)
-        return None if queue is None else (self.value(queue), self._positions[queue])
+        return None if queue is None else (self.value(queue), self.position(queue))
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield (name, (value, position)) of every queue, then of the empty name."""
-        for queue in range(len(self._starts)):
+        for queue in self.ids(0, self.next_id):
             name = self.name(queue)
             if name is not None:
-                yield name, (self.value(queue), self._positions[queue])
+                yield name, (self.value(queue), self.position(queue))
         if self.floor is not None:
             yield b"", (VALUE.pack(self.floor[0], 0), self.floor[1])
 
@@ -158,15 +204,16 @@ class NameTable:
         queue, next_offset = VALUE.unpack(value)
         if not name:
             self.floor = (queue, position)
-            self._grow(queue)
+            self.next_id = max(self.next_id, queue)
             return None
         known = self.find(name)
         if known != queue:
             if known is not None:
                 self.discard(name)
             self._insert(name, queue)
-        self._next_offsets[queue] = next_offset
-        self._positions[queue] = position
+        page, row = self._pages[queue >> PAGE_BITS], queue & PAGE_MASK
+        page.next_offsets[row] = next_offset
+        page.positions[row] = position
         return queue, next_offset
 
     def discard(self, name: bytes) -> None:
@@ -177,85 +224,113 @@ class NameTable:
         queue = self.find(name)
         if queue is None:
             return
-        at = self._hashes[queue] & self._mask
+        number, row = queue >> PAGE_BITS, queue & PAGE_MASK
+        page = self._pages[number]
+        at = page.hashes[row] & self._mask
         while self._slots[at] != queue + 1:
             at = (at + 1) & self._mask
         self._slots[at] = GONE
-        self._dead_bytes += self._lengths[queue]
-        self._starts[queue] = -1
+        self._dead_bytes += page.lengths[row]
+        page.starts[row] = -1
+        page.live -= 1
         self.count -= 1
+        if not page.live:
+            del self._pages[number], self._order[bisect_left(self._order, number)]
         if self._dead_bytes > _DEAD_BYTES_MIN and 2 * self._dead_bytes > len(self._blob):
             self._compact()
 
     def topic_keys(self, first: int, end: int) -> list[bytes]:
         """Return the keys (`names.topic_key`) of the exact light queues with ids in [first, end)."""
-        starts, lengths = self._starts[first:end], self._lengths[first:end]
-        return native.core.topic_keys(self._blob, view(starts, "q", len(starts)), view(lengths, "I", len(starts)))
+        pages, rows, _ = self._live(first, end)
+        starts, lengths = (self._column(name, pages)[rows] for name in ("starts", "lengths"))
+        return native.core.topic_keys(self._blob, starts, lengths)
 
     def ids_with_prefix(self, prefix: bytes) -> list[int]:
         """Return the ids of the names that begin with `prefix`, without reading all the others."""
-        starts, blob = view(self._starts, "q", len(self._starts)), view(self._blob, "B", len(self._blob))
-        ids = nonzero((starts >= 0) & (view(self._lengths, "I", len(starts)) >= len(prefix)))
+        starts, blob = self._column("starts", self._order), view(self._blob, "B", len(self._blob))
+        rows = nonzero((starts >= 0) & (self._column("lengths", self._order) >= len(prefix)))
         for at, byte in enumerate(prefix):
-            ids = ids[blob[starts[ids] + at] == byte]
-        return ids.tolist()
+            rows = rows[blob[starts[rows] + at] == byte]
+        return _ids(self._order, rows).tolist()
 
     def older_than(self, position: int) -> Iterator[list[int]]:
         """Yield the ids of queues whose latest record is below `position`, in small lists, bounded work each.
 
         The table may change between two lists: what is added meanwhile is younger.
         """
-        for first in range(0, len(self._starts), _LOOK_ROWS):
-            last = min(first + _LOOK_ROWS, len(self._starts))
-            found = (view(self._positions[first:last], "q", last - first) < position) & (
-                view(self._starts[first:last], "q", last - first) >= 0
-            )
-            yield (nonzero(found) + first).tolist()
+        for first in self.parts(_LOOK_ROWS):
+            pages, rows, ids = self._live(first, first + _LOOK_ROWS)
+            yield ids[self._column("positions", pages)[rows] < position].tolist()
 
     def next_offsets(self) -> Column:
         """Return, per id, the latest recorded next offset; 0 for ids that are no queue."""
-        rows = len(self._starts)
-        return view(self._next_offsets, "q", rows) * (view(self._starts, "q", rows) >= 0)
+        found = empty(self.next_id, "q")
+        pages, rows, ids = self._live(0, self.next_id)
+        found[ids] = self._column("next_offsets", pages)[rows]
+        return found
 
     def frozen(self) -> FrozenNames:
         """Return all queues as they are now, for a snapshot written elsewhere: plain copies, without parsing."""
-        return FrozenNames(
-            bytes(self._starts), bytes(self._lengths), bytes(self._next_offsets), bytes(self._positions), self._blob,
-            self.floor,
-        )  # fmt: skip
+        starts, lengths, next_offsets, positions = (
+            self._bytes(name, self._order) for name in ("starts", "lengths", "next_offsets", "positions")
+        )
+        return FrozenNames(list(self._order), starts, lengths, next_offsets, positions, self._blob, self.floor)
 
     def load(self, columns: QueueColumns) -> None:
         """Take in queues of a snapshot; the table is empty before."""
-        assert not self._starts, "only an empty table is loaded"
+        assert not self.next_id, "only an empty table is loaded"
         ids, blob = columns.ids, columns.blob
         self.floor, self._blob, self.count = columns.floor, blob, len(ids)
-        rows = max(ids[-1] + 1 if len(ids) else 0, columns.floor[0] if columns.floor else 0)
+        self.next_id = max(ids[-1] + 1 if len(ids) else 0, columns.floor[0] if columns.floor else 0)
         codes = empty(len(ids), "I")
         for at in range(0, len(ids), _HASH_CHUNK):  # in pieces: lists of a million numbers would stay in the heap
             part = slice(at, at + _HASH_CHUNK)
             codes[part] = native.core.hash_spans(blob, columns.starts[part], columns.lengths[part])
-        self._starts = _rows("q", rows, ids, columns.starts, -1)
-        self._lengths = _rows("I", rows, ids, columns.lengths)
-        self._hashes = _rows("I", rows, ids, codes)
-        self._next_offsets = _rows("q", rows, ids, columns.next_offsets)
-        self._positions = _rows("q", rows, ids, columns.positions)
+        whole = {
+            "starts": columns.starts, "lengths": columns.lengths, "hashes": codes,
+            "next_offsets": columns.next_offsets, "positions": columns.positions,
+        }  # fmt: skip
+        for number, part in _by_page(ids):
+            self._pages[number] = page = _Page()
+            self._order.append(number)
+            page.live = part.stop - part.start
+            rows = ids[part] & PAGE_MASK
+            for name, values in whole.items():
+                view(getattr(page, name), _KINDS[name], PAGE)[rows] = values[part]
         self._rehash()
 
-    def _grow(self, count: int) -> None:
-        missing = count - len(self._starts)
-        if missing > 0:
-            self._starts.extend([-1] * missing)
-            for column in (self._lengths, self._hashes, self._next_offsets, self._positions):
-                column.extend([0] * missing)
+    def _live(self, first: int, end: int) -> tuple[list[int], Column, Column]:
+        """Return the pages with ids in [first, end), the rows of these that are queues in the range, and their ids."""
+        order = self._order
+        pages = order[bisect_left(order, first >> PAGE_BITS) : bisect_left(order, (end + PAGE_MASK) >> PAGE_BITS)]
+        rows = nonzero(self._column("starts", pages) >= 0)
+        ids = _ids(pages, rows)
+        if (first | end) & PAGE_MASK:
+            inside = within(ids, first, end)
+            rows, ids = rows[inside], ids[inside]
+        return pages, rows, ids
+
+    def _bytes(self, name: str, pages: Sequence[int]) -> bytes:
+        return b"".join([getattr(self._pages[number], name) for number in pages])
+
+    def _column(self, name: str, pages: Sequence[int]) -> Column:
+        """One column of these pages, which lie back to back."""
+        return view(self._bytes(name, pages), _KINDS[name], len(pages) * PAGE)
 
     def _insert(self, name: bytes, queue: int) -> None:
-        self._grow(queue + 1)
         former = self.name(queue)
         if former is not None:
             self.discard(former)
-        self._starts[queue] = len(self._blob)
-        self._lengths[queue] = len(name)
-        self._hashes[queue] = hash(name) & 0xFFFF_FFFF
+        self.next_id = max(self.next_id, queue + 1)
+        number, row = queue >> PAGE_BITS, queue & PAGE_MASK
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = _Page()
+            insort(self._order, number)
+        page.starts[row] = len(self._blob)
+        page.lengths[row] = len(name)
+        page.hashes[row] = hash(name) & 0xFFFF_FFFF
+        page.live += 1
         self._blob += name
         self.count += 1
         if 3 * (self._used + 1) > 2 * len(self._slots):
@@ -265,7 +340,7 @@ class NameTable:
 
     def _take_slot(self, queue: int) -> None:
         slots, mask = self._slots, self._mask
-        at = self._hashes[queue] & mask
+        at = self._pages[queue >> PAGE_BITS].hashes[queue & PAGE_MASK] & mask
         while slots[at]:
             at = (at + 1) & mask
         slots[at] = queue + 1
@@ -276,9 +351,8 @@ class NameTable:
         size = _SLOTS_MIN
         while size < 2 * self.count:
             size *= 2
-        rows = len(self._starts)
-        ids = nonzero(view(self._starts, "q", rows) >= 0)
-        home = (view(self._hashes, "I", rows)[ids] & (size - 1)).astype("I")
+        pages, rows, ids = self._live(0, self.next_id)
+        home = (self._column("hashes", pages)[rows] & (size - 1)).astype("I")
         order = native.core.order_by_queue(home)
         taken, place = ids[order], spread(home[order])
         inside = place < size
@@ -293,16 +367,23 @@ class NameTable:
         """Copy the live names to a new blob; a snapshot being written keeps the old one."""
         frozen = self.frozen().columns()
         self._blob = bytearray().join(frozen.names())
-        starts = full(len(self._starts), -1, "q")
-        starts[frozen.ids] = cumsum(frozen.lengths) - frozen.lengths
-        self._starts = array("q", starts.tobytes())
+        starts, at = cumsum(frozen.lengths) - frozen.lengths, 0
+        for number in self._order:
+            page = self._pages[number]
+            rows = view(page.starts, "q", PAGE)
+            rows[nonzero(rows >= 0)] = starts[at : at + page.live]
+            at += page.live
         self._dead_bytes = 0
 
 
-def _rows(code: str, count: int, ids: Column, values: Column, default: int = 0) -> array[int]:
-    rows = full(count, default, code)
-    rows[ids] = values
-    return array(code, rows.tobytes())
+def _by_page(ids: Column) -> Iterator[tuple[int, slice]]:
+    """Yield (page, the part of the rising ids that is in it)."""
+    if not len(ids):
+        return
+    pages = ids >> PAGE_BITS
+    breaks = (nonzero(pages[1:] != pages[:-1]) + 1).tolist()
+    for first, end in zip([0, *breaks], [*breaks, len(ids)], strict=True):
+        yield pages[first], slice(first, end)
 
 
 def names_with_prefix(table: NameTable, prefix: bytes) -> list[bytes]:

@@ -344,6 +344,7 @@ class QueueRegistry:
         self.name = self._names.name
         self.exists = self._names.exists
         self.ids = self._names.ids
+        self.parts = self._names.parts
         self.on_queue: Callable[[int, int], None] | None = None
         tables.subscribe(state_kinds.QUEUE, self._changed)
 

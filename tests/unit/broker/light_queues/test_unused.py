@@ -170,3 +170,20 @@ async def test_a_master_that_is_not_sure_of_its_log_ends_nothing(
         assert found.step(small.clock.now_ms()) == 0
         small.clock.advance_ms(EXPIRY_MS)
     assert queue(small, "plant/1") is not None
+
+
+async def test_ids_of_ended_queues_are_not_looked_at_again(small: BrokerBench) -> None:
+    """A sweep takes as many steps as the queues there are need, however many ids were given out before."""
+    for first in range(0, 10_000, 500):
+        small.store.queues.delete(small.store.queues.open_all([b"%%LMQ%%%d" % (first + at) for at in range(500)]))
+    await publish(small, b"plant/late")
+    assert small.store.queues.ids_end > 10_000
+    found = feature(small)
+    steps = 0
+    while not found.unused.due(small.clock.now_ms()):
+        small.clock.advance_ms(1_000)
+    found.step(small.clock.now_ms())
+    while found.unused.working:
+        steps += 1
+        found.step(small.clock.now_ms())
+    assert steps <= 2

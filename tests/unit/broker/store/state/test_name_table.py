@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from broker.store.state.name_table import VALUE, NameTable, names_with_prefix
+from broker.store.state.name_table import PAGE, PAGE_BITS, PAGE_MASK, VALUE, NameTable, names_with_prefix
 from remoting.native.vectors import cumsum
 
 NAMES = st.sampled_from([b"n%d" % n for n in range(60)] + [b"x" * 300])
@@ -96,7 +96,7 @@ def test_slots_that_wrap_around(codes: list[int]) -> None:
     for queue, code in enumerate(codes):
         table.put(b"%d" % code, VALUE.pack(queue, 0), 0)
     for queue in range(len(codes)):
-        table._hashes[queue] = 0xFFFF_FFFF
+        table._pages[queue >> PAGE_BITS].hashes[queue & PAGE_MASK] = 0xFFFF_FFFF
     table._rehash()
     assert sorted(entry - 1 for entry in table._slots if entry) == list(range(len(codes)))
     assert table._slots[table._mask] > 0
@@ -121,3 +121,26 @@ def test_an_id_that_changes_its_name() -> None:
     assert (table.find(b"a"), table.find(b"b"), table.count) == (None, 0, 1)
     table.put(b"b", VALUE.pack(3, 2), 3)
     assert (table.find(b"b"), table.name(0), table.next_id, len(table)) == (3, None, 4, 1)
+
+
+def test_deleted_queues_leave_nothing() -> None:
+    """After a hundred times as many queues as there are at a time, no more pages and bytes are kept than for these."""
+    table, at_once = NameTable(), 1_000
+    for queue in range(100 * at_once):
+        table.put(b"q%d" % queue, VALUE.pack(queue, 5), queue)
+        if queue >= at_once:
+            table.discard(b"q%d" % (queue - at_once))
+    first = 99 * at_once
+    assert (table.next_id, table.count) == (100 * at_once, at_once)
+    assert len(table._pages) <= at_once // PAGE + 2
+    assert (len(table._slots), len(table._blob)) <= (4 * at_once, 200_000)
+    assert list(table.parts(2 * PAGE)) == list(range(first // (2 * PAGE) * 2 * PAGE, table.next_id, 2 * PAGE))
+    assert (table.exists(5), table.name(5), table.find(b"q5")) == (False, None, None)
+    assert table.ids(0, table.next_id).tolist() == list(range(first, table.next_id))
+    assert [queue for part in table.older_than(first + 3) for queue in part] == [first, first + 1, first + 2]
+    for queue in range(first, table.next_id):
+        table.discard(b"q%d" % queue)
+    assert not table._pages
+    assert list(table.parts(PAGE)) == table.ids(0, table.next_id).tolist() == table.ids_with_prefix(b"q") == []
+    table.put(b"new", VALUE.pack(table.next_id, 0), 1)
+    assert loaded(table).find(b"new") == 100 * at_once
