@@ -62,8 +62,9 @@ def table_bytes(queues: int) -> int:
     table = NameTable()
     for number in range(queues):
         table.put(name(number), VALUE.pack(number, 0), 0)
-    columns = (table._starts, table._lengths, table._hashes, table._next_offsets, table._positions, table._slots)  # noqa: SLF001
-    return sum(map(sys.getsizeof, (*columns, table._blob)))  # noqa: SLF001
+    pages = table._pages.values()  # noqa: SLF001
+    rows = sum(sys.getsizeof(getattr(page, name)) for page in pages for name in page.__slots__)
+    return rows + sum(map(sys.getsizeof, (table._slots, table._blob)))  # noqa: SLF001
 
 
 def open_seconds(directory: Path) -> float:

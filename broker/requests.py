@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.store.errors import CorruptLog, GivenUp, StoreError, StoreFull
+from broker.store.errors import CorruptLog, GivenUp, QueueIdsUsedUp, StoreError, StoreFull
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import ResponseCode
@@ -124,6 +124,9 @@ def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"the disk of this broker is full, nothing was stored: {error}",
         )
+    if isinstance(error, QueueIdsUsedUp):
+        metrics.refused.child("queue_ids").value += 1
+        return Refused(ResponseCode.FLOW_CONTROL, str(error))
     if isinstance(error, GivenUp):
         metrics.refused.child("given_up").value += 1
         return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), error.fields)

@@ -19,6 +19,7 @@ from broker.light_queues.quota import TopicQuota
 from broker.light_queues.unused import UnusedQueues
 from broker.requests import Feature, RequestTools
 from broker.store.errors import StoreError
+from broker.store.state.state_tables import QUEUE_IDS
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.records import names
 from remoting.protocol.records.image import image_views
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 PASS_S, IDLE_S = 0.1, 1.0
 """Pauses between two steps, with and without more to do."""
+IDS_LOW = QUEUE_IDS // 10
+"""With fewer queue ids left a warning is logged."""
+WARN_INTERVAL_MS = 3_600_000
 
 
 class CountedOpening:
@@ -139,6 +143,12 @@ class LightQueueFeature(Feature):
             "Queues of topics, MQTT topics and filters",
             function=partial(getattr, tools.store.queues, "count"),
         )
+        registry.gauge(
+            "rocketmq_queue_ids",
+            "Queue ids given out, of 4,294,967,293; they are never used again",
+            function=partial(getattr, tools.store.queues, "ids_end"),
+        )
+        self._warned_ms: int | None = None
         self._timer: asyncio.Handle | None = None
 
     def configure(self) -> None:
@@ -181,8 +191,16 @@ class LightQueueFeature(Feature):
             self._tools.log.warning("queues_not_ended", error=str(error))
         if ended:
             self._tools.log.info("light_queues_ended", count=ended)
+        self._watch_ids(self._tools.clock.now_ms())
         pause_s = PASS_S if ended or self.unused.working else IDLE_S
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._pass)
+
+    def _watch_ids(self, now_ms: int) -> None:
+        """Say now and then that soon no queue can be made any more."""
+        left = QUEUE_IDS - self._tools.store.queues.ids_end
+        if left < IDS_LOW and (self._warned_ms is None or now_ms - self._warned_ms >= WARN_INTERVAL_MS):
+            self._warned_ms = now_ms
+            self._tools.log.warning("queue_ids_low", left=left, of=QUEUE_IDS)
 
     def _refused(self, reason: str) -> None:
         self._tools.metrics.refused.child(reason).value += 1

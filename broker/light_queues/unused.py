@@ -126,12 +126,12 @@ class UnusedQueues:
         first = self._store.queues.part(LOOKED_AT, self._at)
         if first is not None:
             self._at = first + LOOKED_AT
-            self._look_at(first, now_ms)
+            self._find_empty(first, now_ms)
         if first is None or self._store.queues.part(LOOKED_AT, self._at) is None:
             self._at = 0
             self._sweep_ms = now_ms + max(self.expiry_ms // SWEEPS_PER_EXPIRY, SWEEP_INTERVAL_MS_MIN)
 
-    def _look_at(self, first: int, now_ms: int) -> None:
+    def _find_empty(self, first: int, now_ms: int) -> None:
         if first not in self._parts:
             name = self._store.state.queues.name
             empty = self._store.queues.empty(first, self._at)

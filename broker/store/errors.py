@@ -3,6 +3,7 @@
     LightMQError
     └── StoreError
         ├── StoreFull        the free-space floor is reached; reads and deletes of state continue
+        ├── QueueIdsUsedUp   no queue can be made any more; those that exist go on
         ├── GivenUp          the writer is no longer master: what is not confirmed may be kept or truncated
         ├── StoreFailed      the disk failed a write or a flush; this store instance never writes again
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
@@ -27,6 +28,10 @@ class StoreError(LightMQError):
 
 class StoreFull(StoreError):
     """No room for new messages; free space or shorten the retention."""
+
+
+class QueueIdsUsedUp(StoreError):
+    """A new queue would need an id, and ids are never used again: this log has given out all there are."""
 
 
 class GivenUp(StoreError):

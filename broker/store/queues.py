@@ -51,17 +51,21 @@ class Queues:
         return self.open_all([name])[0] if queue is None else queue
 
     def open_all(self, names: Sequence[bytes]) -> list[int]:
-        """Return the ids of the queues `names`; the missing ones are created by one state record."""
+        """Return the ids of the queues `names`; the missing ones are created by one state record.
+
+        Raises QueueIdsUsedUp, StoreFull, StoreFailed: none is made then.
+        """
         find = self._registry.find
         missing = list(dict.fromkeys(name for name in names if find(name) is None))
         if missing:
             if b"" in missing:
                 raise LocalMisuse("a queue name is not empty")
+            created = self._registry.creation(missing)
             try:
                 self._index.grow(self._registry.next_id + len(missing))
             except OSError as error:
                 raise self._failure.write_failed(error) from error
-            self._writer.append((), self._registry.creation(missing), atomic=True)
+            self._writer.append((), created, atomic=True)
         return [self._registry.find(name) or 0 for name in names]
 
     def find(self, name: bytes) -> int | None:

@@ -95,7 +95,7 @@ def _ids(pages: Sequence[int], rows: Column) -> Column:
     return column(pages, "q")[rows >> PAGE_BITS] * PAGE + (rows & PAGE_MASK)
 
 
-class _Page:
+class _NameRows:
     """The rows of `PAGE` neighbouring ids, at least one of which is a queue."""
 
     __slots__ = ("hashes", "lengths", "live", "next_offsets", "positions", "starts")
@@ -123,7 +123,7 @@ class NameTable:
         """The id the next new queue gets."""
         self._blob = bytearray()
         self._dead_bytes = 0
-        self._pages: dict[int, _Page] = {}
+        self._pages: dict[int, _NameRows] = {}
         self._order: list[int] = []
         """The numbers of the pages, rising."""
         self._slots = array("I", bytes(4 * _SLOTS_MIN))
@@ -140,7 +140,7 @@ class NameTable:
         page = self._pages.get(queue >> PAGE_BITS)
         return None if page is None else self._name(page, queue & PAGE_MASK)
 
-    def _name(self, page: _Page, row: int) -> bytes | None:
+    def _name(self, page: _NameRows, row: int) -> bytes | None:
         start = page.starts[row]
         return None if start < 0 else bytes(self._blob[start : start + page.lengths[row]])
 
@@ -291,7 +291,7 @@ class NameTable:
             "next_offsets": columns.next_offsets, "positions": columns.positions,
         }  # fmt: skip
         for number, part in _by_page(ids):
-            self._pages[number] = page = _Page()
+            self._pages[number] = page = _NameRows()
             self._order.append(number)
             page.live = part.stop - part.start
             rows = ids[part] & PAGE_MASK
@@ -325,7 +325,7 @@ class NameTable:
         number, row = queue >> PAGE_BITS, queue & PAGE_MASK
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = _Page()
+            page = self._pages[number] = _NameRows()
             insort(self._order, number)
         page.starts[row] = len(self._blob)
         page.lengths[row] = len(name)

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from broker.store.errors import CorruptIndex
+from broker.store.errors import CorruptIndex, QueueIdsUsedUp
 from broker.store.state import state_kinds
 from broker.store.state.check_point_table import CheckPointTable
 from broker.store.state.name_table import VALUE, Entry, FrozenNames, NameTable, QueueColumns
@@ -332,7 +332,9 @@ class StateTables:
         return FrozenTables(self.queues.frozen(), others)
 
 
-QUEUE_ID_MAX = 2**32 - 3
+QUEUE_IDS = 2**32 - 3
+"""How many queue ids a log has. They are stored in 32 bits and never used again: a broker where ten thousand queues
+begin and end in every second gives out all of them in five days, one with a hundred in a second in sixteen months."""
 
 
 class QueueRegistry:
@@ -359,9 +361,13 @@ class QueueRegistry:
         return self._names.count
 
     def creation(self, names: list[bytes]) -> list[StateChange]:
-        """Return the changes that create `names`, which do not exist."""
+        """Return the changes that create `names`, which do not exist. Raises QueueIdsUsedUp."""
         first = self.next_id
-        assert first + len(names) <= QUEUE_ID_MAX, first
+        if first + len(names) > QUEUE_IDS:
+            raise QueueIdsUsedUp(
+                f"this broker has given out {first:,} of {QUEUE_IDS:,} queue ids, which are never used again: it makes "
+                "no new queue for a topic or a filter; existing ones go on; move to an empty data directory"
+            )
         return [StateChange(state_kinds.QUEUE, name, queue_value(first + at, 0)) for at, name in enumerate(names)]
 
     def deletion(self, names: list[bytes]) -> list[StateChange]:

@@ -1,9 +1,12 @@
-"""Who makes a topic: the user of a client's session, else the identity of the request."""
+"""Who makes a topic: the user of a client's session, else the identity of the request. What happens without ids."""
 
 from __future__ import annotations
 
 from broker.light_queues.feature import CountedOpening
+from broker.store.state.state_tables import QUEUE_IDS
+from remoting.protocol.bodies.session_body import FilterRequest, SubscribeRequest, encode
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_image, encode_mqtt_image
 from remoting.protocol.records.record import FLAG_MQTT, MQTT_TOPIC_KEY
@@ -50,3 +53,23 @@ async def test_rows_of_spark_count_for_the_sender(running) -> None:
     assert (await peer.request(Command(Code.APPEND_MANY, body=rows(b"sent")))).code == 0
     makers = feature(running).quota._makers
     assert (makers.count("ann"), makers.count("anonymous")) == (0, 4)
+
+
+async def test_when_all_queue_ids_are_used_up_what_is_new_is_refused_and_the_rest_goes_on(running) -> None:
+    async def publish(topic: bytes) -> Command:
+        image = encode_mqtt_image(topic, b"x", 1, 1_000, b"device")
+        return await running.connect().request(Command(Code.APPEND_MANY, body=image))
+
+    assert (await publish(b"plant/1")).code == 0
+    running.store.state.queues.next_id = QUEUE_IDS  # as after four thousand million topics
+    for topic in (b"plant/2", b"other/1"):
+        refused = await publish(topic)
+        assert refused.code == ResponseCode.FLOW_CONTROL
+        assert "queue ids, which are never used again" in (refused.remark or "")
+    assert (await publish(b"plant/1")).code == 0
+    session = await open_session(running, "reader", "reader")
+    request = SubscribeRequest(session.client_id, session.epoch, False, [FilterRequest("plant/+", 1)])
+    reply = await session.connection.request(Command(Code.SUBSCRIBE, body=encode(request)))
+    assert reply.code == ResponseCode.FLOW_CONTROL
+    assert running.registry.values()["rocketmq_requests_refused_total{queue_ids}"] == 3
+    assert running.registry.values()["rocketmq_queue_ids"] == QUEUE_IDS
