@@ -2,7 +2,8 @@
 
 Servers that tests start reserve little disk, in this process and in children, and react to Ctrl-C. Property tests have
 no time limit per example, because that depends on the load of the machine. Stores that tests dropped are collected
-before their descriptors reach the number above which `select` fails in the whole process.
+before their descriptors reach the number above which `select` fails in the whole process. Tests that must fail with a
+planted bug get it from here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,23 @@ settings.register_profile("lightmq", settings.default, deadline=None, suppress_h
     HealthCheck.too_slow,
 ])  # fmt: skip
 settings.load_profile("lightmq")
+
+
+@pytest.fixture
+def plant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bug that a test of `tests.support.plants.catches` runs with; None: it runs as it is."""
+    if request.param is not None:
+        request.param(monkeypatch)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A planted bug that its test has caught is a test that passed."""
+    report = yield
+    if report.when == "call" and getattr(report, "wasxfail", None) is not None and item.get_closest_marker("planted"):
+        del report.wasxfail
+        report.outcome, report.longrepr = "passed", None
+    return report
 
 
 @pytest.fixture(scope="module", autouse=True)
