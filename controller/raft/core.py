@@ -137,7 +137,7 @@ class Raft:
             self._wait(now)
         if self.leading is not None:
             self._lead_on(now, self.leading)
-        elif now >= election.deadline and self.admitted and self.node_id in self.members.current.voters:
+        elif now >= election.deadline and self.admitted and self._may_lead:
             self._stand(now, trial=True)
 
     def step(self, now: float, sender: str, message: RaftMessage) -> None:
@@ -153,7 +153,7 @@ class Raft:
         elif isinstance(message, Voted):
             self._voted(now, sender, message)
         elif message.term == self.hard.term:
-            if isinstance(message, StandNow) and self.node_id in self.members.current.voters and self.admitted:
+            if isinstance(message, StandNow) and self._may_lead and self.admitted:
                 self._stand(now, trial=False, forced=True)
             elif self.leading is not None and isinstance(message, AppendAnswer):
                 self.leading.appended(sender, message, now)
@@ -257,6 +257,17 @@ class Raft:
         if self.leading is not None:
             return True
         return self.leader is not None and now - self._election.last_contact < self._election.timers.election
+
+    @property
+    def _may_lead(self) -> bool:
+        """Whether it is a voter, or is one until a change commits that may still be cut.
+
+        A leader that left may be the only one that has the entry: where it could not lead to commit that, the others,
+        whose logs are shorter, would need its vote and never get it.
+        """
+        members, committed = self.members, self.log.committed
+        agreed = members.current if members.index <= committed else members.at(committed)
+        return self.node_id in {*members.current.voters, *agreed.voters}
 
     def _stand(self, now: float, *, trial: bool, forced: bool = False) -> None:
         """Ask for votes, first whether it would get them."""
