@@ -259,8 +259,11 @@ class AppendRequests:
         if self._quota.active:
             admit_retained(self._quota, self.metrics, image_views(command.body))
         noted = PacketIds(self, peer)
-        with self._placing.by(peer, command):
+        self._placing.request = peer, command  # as `Placing.by`, without its calls
+        try:
             placed = self._placement.placed(command.body, False, noted.admit)
+        finally:
+            self._placing.request = None
         if noted.lost is not None:
             remark = f"the session of {noted.lost!r} is not held by this connection"
             raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
