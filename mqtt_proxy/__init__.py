@@ -9,6 +9,7 @@ from remoting.native.typed import typed
 TYPED = typed(
     Path(__file__).parent,
     (
+        "traffic",
         "grants",
         "delivery.record_cache",
         "sessions.client",

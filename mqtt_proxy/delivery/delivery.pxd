@@ -5,6 +5,7 @@ from mqtt_proxy.delivery.record_cache cimport Chunk, Feed, RecordCache
 from mqtt_proxy.delivery.source cimport Source
 from mqtt_proxy.mqtt.session.in_flight cimport Outgoing
 from mqtt_proxy.mqtt.session.session_state cimport SessionState
+from mqtt_proxy.traffic cimport Flow
 from remoting.transport.turn cimport soon
 
 cdef class Pump:
@@ -30,6 +31,7 @@ cdef class DeliveryTools:
 
 cdef class Delivery:
     cdef dict _by_queue
+    cdef Flow _flow
     cdef object _out
     cdef object _owner
     cdef object _sent

@@ -34,6 +34,7 @@ from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.shared import Memberships, SharedHub, SharedSource, SubscriberSession
 from mqtt_proxy.tracing import ProxyTraces
+from mqtt_proxy.traffic import Flow
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -170,17 +171,19 @@ class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_by_queue", "_out", "_owner", "_running", "_sent", "_serial", "_session", "_slow", "_tools",
+        "_by_queue", "_flow", "_out", "_owner", "_running", "_sent", "_serial", "_session", "_slow", "_tools",
         "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "sources",
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner, counters: ClientCounters
-    ) -> None:
+        self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner, counters: ClientCounters,
+        flow: Flow,
+    ) -> None:  # fmt: skip
         self._session = session.state
         self._tools = tools
         self._out = out
         self._sent = counters.sent
+        self._flow = flow
         self._owner: DeliveryOwner | None = owner
         self._running = False
         self._writable = True
@@ -426,6 +429,7 @@ class Delivery:
     def _account(self, sent: int) -> None:
         if sent:
             self._sent.value += sent
+            self._flow.add_messages(sent)
             self._out.flush()
         if self.committed_key is not None:
             self._tools.offsets.mark(self)

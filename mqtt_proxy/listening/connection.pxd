@@ -1,11 +1,13 @@
 # Types of connection.py; see remoting/native/typed.py.
 import cython
 from mqtt_proxy.mqtt.session.session cimport Session
+from mqtt_proxy.traffic cimport Flow, Windows
 from remoting.transport.turn cimport Turn
 
 cdef class LoopState:
     cdef public object loop
     cdef public Turn turn
+    cdef public Windows windows
     cdef public object buffer
     cdef public object ring
     cdef public object driver
@@ -31,6 +33,7 @@ cdef class MqttConnection:
     cdef public object handler
     cdef public object peer
     cdef public object close_reason
+    cdef public Flow flow_in, flow_out
     cdef public bint writable
     cdef LoopState _shared
     cdef object _host

@@ -35,6 +35,7 @@ from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session.keepalive import ExpiryRing
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status
+from mqtt_proxy.traffic import Flow, Windows
 from remoting.transport.turn import turn_of
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -45,6 +46,10 @@ class ClientConnection(Protocol):
 
     session: Session
     peer: RemoteAddress
+    flow_in: Flow
+    """From the client."""
+    flow_out: Flow
+    """To it."""
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""
@@ -108,6 +113,7 @@ class LoopState:
         "loop",
         "ring",
         "turn",
+        "windows",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, counters: FrontCounters) -> None:
@@ -116,6 +122,7 @@ class LoopState:
         self.bytes_in, self.bytes_out = counters.bytes_in, counters.bytes_out
         self._monotonic_ns = clock.monotonic_ns
         self._late_ms = 0
+        self.windows = Windows(clock)
         memory = bytearray(READ_BUFFER_BYTES)
         self.buffer = memoryview(memory)
         self.ring: ExpiryRing[Watched] = ExpiryRing(self.now_ms())
@@ -247,6 +254,8 @@ class MqttConnection:
         "_transport",
         "_will_due",
         "close_reason",
+        "flow_in",
+        "flow_out",
         "handler",
         "peer",
         "session",
@@ -259,6 +268,7 @@ class MqttConnection:
         self.writable = True
         self.close_reason: str | None = None
         self.handler: ConnectionHandler | None = None
+        self.flow_in, self.flow_out = Flow(shared.windows), Flow(shared.windows)
         self._shared = shared
         self._host = host
         self._transport: Wire | None = None
@@ -308,6 +318,7 @@ class MqttConnection:
         if not transport.is_closing():
             data = session.take_bytes()
             self._shared.bytes_out.value += len(data)
+            self.flow_out.add_bytes(len(data))
             transport.write(data)
             lingering_close(
                 transport, self._shared.loop, explained=bool(data) and state.close_reason in VIOLATION_CODES
@@ -340,6 +351,7 @@ class MqttConnection:
         """Bytes of the driver, or out of WebSocket frames."""
         if data and not self._closing:
             self._shared.bytes_in.value += len(data)
+            self.flow_in.add_bytes(len(data))
             self._process(data)
 
     def pause_writing(self) -> None:
@@ -407,6 +419,7 @@ class MqttConnection:
             else:
                 data = session.take_bytes()
             self._shared.bytes_out.value += len(data)
+            self.flow_out.add_bytes(len(data))
             transport.write(data)
             if (
                 not self.writable

@@ -350,6 +350,7 @@ class Listener:
         late_ms = int((clock.monotonic_s() - self._timer.when()) * 1_000)
         if late_ms >= LATE_MS:
             self._shared.excuse(late_ms)
+        self._shared.windows.move_on()
         now_ms = self._shared.now_ms()
         for overdue in self._shared.ring.expire(now_ms):
             overdue.expire()

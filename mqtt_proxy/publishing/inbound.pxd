@@ -3,6 +3,7 @@ from mqtt_proxy.access.permissions cimport Permissions
 from mqtt_proxy.mqtt.session.session cimport Session
 from mqtt_proxy.mqtt.session.session_state cimport SessionState
 from mqtt_proxy.publishing.publisher cimport Publisher as Publishes
+from mqtt_proxy.traffic cimport Flow
 
 cimport cython
 
@@ -16,6 +17,7 @@ cdef class Inbound:
     cdef Pacing _pacing
     cdef Session _session
     cdef Publishes _publisher
+    cdef Flow _flow
     cdef Permissions _may
     cdef Py_ssize_t _retained_max
     cdef bint _ended, _rated

@@ -146,6 +146,7 @@ class Inbound:
 
     __slots__ = (
         "_ended",
+        "_flow",
         "_give_up",
         "_may",
         "_pacing",
@@ -167,6 +168,7 @@ class Inbound:
         self._pacing = Pacing(wire, parts.rates, parts.clock, parts.metrics)
         self._rated = parts.rates.active
         self._wire = wire
+        self._flow = wire.flow_in
         self._session = wire.session
         self._publisher = parts.publisher
         self._give_up = give_up
@@ -191,6 +193,7 @@ class Inbound:
 
     def publish(self, publishes: list[Publish]) -> None:
         """Accept what the client published."""
+        self._flow.add_messages(len(publishes))
         self._count_bytes()
         if self._ended:
             return

@@ -247,7 +247,9 @@ class Connecting:
         assert may is not None
         exact = Qos2Exchanges(self._wire, hold, services.exact) if hold.durable else None
         counters = services.metrics.clients(self._wire.peer.listener, VERSIONS[self._session.state.terms.level])
-        delivery = Delivery(self._session, services.tools, exact or self._wire, self._client, counters)
+        delivery = Delivery(
+            self._session, services.tools, exact or self._wire, self._client, counters, self._wire.flow_out
+        )
         delivery.committed_key = event.client_id.encode() if hold.durable else None
         delivery.outbound.may_read = may.may_read
         subscriptions = Subscriptions(
@@ -276,6 +278,7 @@ class Connecting:
             exact.begin(planned, going_on)
         counters.opened.value += 1
         services.metrics.deliveries.repeated.value += len(again)
+        self._wire.flow_out.add_messages(len(again))
         self._wire.flush()
         if opened.subscriptions:
             subscriptions.begin_retained([(one, planned.retained) for one in delivery.sources[:1] if planned.retained])

@@ -28,7 +28,7 @@ def rows() -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize(("way", "other", "number"), [("inprocess", "way 1", 30), ("tcp", "way 0", 33)])
+@pytest.mark.parametrize(("way", "other", "number"), [("inprocess", "way 1", 31), ("tcp", "way 0", 34)])
 def test_the_files_are_those_that_run(way: str, other: str, number: int) -> None:
     found = rows()
     named = {file for what, files in found.items() if what != other for file in files}

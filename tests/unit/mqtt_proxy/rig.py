@@ -23,6 +23,7 @@ from mqtt_proxy.mqtt.codec.wire import fixed_header
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
+from mqtt_proxy.traffic import Flow, Windows
 from remoting.access.rules import ANONYMOUS, READ_ALL_MASK, WRITE_ALL_MASK, Identity, RuleSet, Shown, Unproven, Verdict
 from remoting.client.uplink import Uplink
 from remoting.tracing.spans import Tracer
@@ -107,6 +108,7 @@ class Wire:
         self._out = b""
         self.written: list[int] = []
         """Bytes of each flush."""
+        self.flow_in, self.flow_out = Flow(rig.windows), Flow(rig.windows)
         self.handler = Client(self, rig.services)
 
     def peer_left(self) -> bool:
@@ -172,6 +174,7 @@ class Rig:
         self.config = ProxyConfig(**settings)
         self.limits = SessionLimits(in_flight_max=self.config.in_flight_max)
         self.clock = ManualClock()
+        self.windows = Windows(self.clock)
         self.registry = Registry()
         self.metrics = ProxyMetrics(self.registry)
         self.access = FakeAccess()

@@ -179,6 +179,8 @@ async def test_mqtt_5_sets_the_session_expiry_and_a_disconnect_may_change_it() -
         hold.epoch, hold.is_open = opened.epoch, True
         hold.leave(Disconnected(0, 20))
         counters = rig.tools.metrics.clients("tcp", "5")
-        hold.close(wire.session, Delivery(wire.session, rig.tools, wire, wire.handler, counters), will_due=True)
+        hold.close(
+            wire.session, Delivery(wire.session, rig.tools, wire, wire.handler, counters, wire.flow_out), will_due=True
+        )
         await settle()
         assert [(one.durable, one.expiry_s, one.will) for one in rig.broker.closed] == [(True, 20, WILL_DUE)]
