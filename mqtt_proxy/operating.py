@@ -20,7 +20,9 @@ from dataclasses import asdict
 from mqtt_proxy.link import Link, LinkDownError
 from mqtt_proxy.mqtt.codec.packets import VERSIONS
 from mqtt_proxy.sessions.services import Owner, Services
+from mqtt_proxy.traffic import Flow
 from remoting.access.rules import Action, Identity
+from remoting.protocol.bodies.client_order import ClientOrder, Key
 from remoting.protocol.bodies.operating_body import (
     ASK_ACCESS,
     ASK_CLIENTS,
@@ -117,20 +119,33 @@ class Operating:
             LOG.info("question_unanswered", error=str(error))  # the broker lost this proxy and waits no longer
 
     async def _clients(self, body: bytes) -> bytes:
-        """The first connected clients of a query, by id."""
+        """The first connected clients of a query, in its order."""
         query = decode(ClientQuery, body)
+        try:
+            order = ClientOrder.parse(query.sort)
+            begin_key = order.behind(query.after)
+        except ValueError as error:
+            raise LocalMisuse(str(error)) from error
+        figure = FIGURE_OF.get(order.figure, _none)
+        now_ms = self._services.clock.now_ms()
         owners = self._services.owners
         limit = max(1, min(query.limit, PAGE_MAX + 1))
         ids = [query.client] if query.client else owners.ids()
-        found: list[str] = []
+        found: list[tuple[Key, str]] = []
         matching = 0
         for begin in range(0, len(ids), STEP):
             if begin:
                 await asyncio.sleep(0)
             step = [one for one in ids[begin : begin + STEP] if self._matches(one, query)]
             matching += len(step)
-            found = heapq.nsmallest(limit, found + [one for one in step if one > query.after])
-        lines = [described(one, owner) for one in found if (owner := owners.get(one)) is not None]
+            for one in step:
+                owner = owners.get(one)
+                key = order.key(0 if owner is None else figure(owner, now_ms), one)
+                if begin_key is None or key > begin_key:
+                    found.append((key, one))
+            found = heapq.nsmallest(limit, found)
+        now_ms = self._services.clock.now_ms()
+        lines = [described(one, owner, now_ms) for _, one in found if (owner := owners.get(one)) is not None]
         return encode(ClientPage(lines, len(owners), matching))
 
     def _matches(self, client_id: str, query: ClientQuery) -> bool:
@@ -148,7 +163,7 @@ class Operating:
         owner = owners.get(query.client)
         if owner is None:
             return encode(ClientPage([], len(owners), 0))
-        line = described(query.client, owner)
+        line = described(query.client, owner, self._services.clock.now_ms())
         owner.evict(KICKED, fenced=False)
         return encode(ClientPage([line], len(owners), 1))
 
@@ -188,17 +203,52 @@ class Operating:
         return encode(QuotaAnswer(limits, used, refusals))
 
 
-def described(client_id: str, owner: Owner) -> ClientLine:
+def _none(_owner: Owner, _now_ms: int) -> float:
+    return 0
+
+
+def _backlog(owner: Owner) -> int:
+    """Messages that wait for it, those in flight not counted."""
+    _wire, delivery = owner.parts
+    if delivery is None:
+        return 0
+    return sum(max(0, source.feed.max_offset - source.cursor) for source in delivery.sources)
+
+
+def _rates(flow: Flow, owner: Owner, now_ms: int) -> tuple[float, float]:
+    """Messages and bytes per second, as they are shown."""
+    messages, size_bytes = flow.rates(now_ms - owner.since_ms)
+    return round(messages, 2), round(size_bytes, 2)
+
+
+FIGURE_OF: dict[str, Callable[[Owner, int], float]] = {
+    "messages_in_per_s": lambda owner, now_ms: _rates(owner.parts[0].flow_in, owner, now_ms)[0],
+    "messages_out_per_s": lambda owner, now_ms: _rates(owner.parts[0].flow_out, owner, now_ms)[0],
+    "bytes_in_per_s": lambda owner, now_ms: _rates(owner.parts[0].flow_in, owner, now_ms)[1],
+    "bytes_out_per_s": lambda owner, now_ms: _rates(owner.parts[0].flow_out, owner, now_ms)[1],
+    "messages_in": lambda owner, _now_ms: owner.parts[0].flow_in.messages,
+    "messages_out": lambda owner, _now_ms: owner.parts[0].flow_out.messages,
+    "bytes_in": lambda owner, _now_ms: owner.parts[0].flow_in.size_bytes,
+    "bytes_out": lambda owner, _now_ms: owner.parts[0].flow_out.size_bytes,
+    "backlog": lambda owner, _now_ms: _backlog(owner),
+    "in_flight": lambda owner, _now_ms: len(owner.parts[0].session.state.outgoing.window),
+    "since_ms": lambda owner, _now_ms: owner.since_ms,
+}
+"""What a list is sorted by -> its value; the same as in the lines."""
+
+
+def described(client_id: str, owner: Owner, now_ms: int) -> ClientLine:
     """One connected client."""
     wire, delivery = owner.parts
     state = wire.session.state
     terms = state.terms
-    backlog = subscriptions = 0
+    subscriptions = 0
     if delivery is not None:
         subscriptions = len(delivery.sources)
-        backlog = sum(max(0, source.feed.max_offset - source.cursor) for source in delivery.sources)
         if delivery.memberships is not None:
             subscriptions += len(delivery.memberships.sources)
+    messages_in_per_s, bytes_in_per_s = _rates(wire.flow_in, owner, now_ms)
+    messages_out_per_s, bytes_out_per_s = _rates(wire.flow_out, owner, now_ms)
     return ClientLine(
         client=client_id,
         user=owner.user,
@@ -209,8 +259,16 @@ def described(client_id: str, owner: Owner) -> ClientLine:
         keep_alive_s=terms.keep_alive_s,
         clean=terms.clean,
         in_flight=len(state.outgoing.window),
-        backlog=backlog,
+        backlog=_backlog(owner),
         subscriptions=subscriptions,
+        messages_in=wire.flow_in.messages,
+        messages_out=wire.flow_out.messages,
+        bytes_in=wire.flow_in.size_bytes,
+        bytes_out=wire.flow_out.size_bytes,
+        messages_in_per_s=messages_in_per_s,
+        messages_out_per_s=messages_out_per_s,
+        bytes_in_per_s=bytes_in_per_s,
+        bytes_out_per_s=bytes_out_per_s,
     )
 
 

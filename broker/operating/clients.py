@@ -1,13 +1,13 @@
 """MQTT_CLIENTS, MQTT_KICK, SESSION_END and PROXY_LIST (9110-9112, 9124): connected clients, for operators.
 
-    MQTT_CLIENTS  fields `limit`, `after`, `prefix`, `contains`, `user`, `address`, or `client` for one -> JSON:
-                  `clients` by id, `next` (the `after` of the next page; empty on the last), `total`, `matching`,
-                  `missing` (proxies that did not answer)
+    MQTT_CLIENTS  fields `limit`, `after`, `sort`, `prefix`, `contains`, `user`, `address`, or `client` for one -> JSON:
+                  `clients` in the order of `sort` (`client_order`), `next` (the `after` of the next page; empty on the
+                  last), `total`, `matching`, `missing` (proxies that did not answer)
     MQTT_KICK     field `client`; `end` = true ends the session too -> JSON: `client`, `proxy`, `ended`
     SESSION_END   field `client` -> JSON: `client`, `was_connected`; also for a session whose client is away
     PROXY_LIST    -> JSON: `proxies`
 
-The proxies know who is connected, and are asked (`proxies`); pages are merged by client id. A client of MQTT 5 that is
+The proxies know who is connected, and are asked (`proxies`); their pages are merged. A client of MQTT 5 that is
 disconnected gets the reason code 0x98 (administrative action). Its will is published, as the connection did not end
 with its DISCONNECT; when the session is ended, wills that wait are due too. A client that reconnects while its session
 is being ended is disconnected again and begins a new session.
@@ -25,6 +25,7 @@ from broker.operating.proxies import Proxies, Proxy
 from broker.requests import TRUE, RequestTools, limit_of, refusal_of, text
 from broker.store.errors import StoreError
 from remoting.access.rights import ADMIN, MONITOR, SESSION
+from remoting.protocol.bodies.client_order import ClientOrder
 from remoting.protocol.bodies.operating_body import (
     ASK_CLIENTS,
     ASK_KICK,
@@ -115,13 +116,18 @@ class MqttClientRequests:
         self._tools.authorizer.authorize(peer, command, MONITOR, "clients")
         fields = command.fields
         limit = limit_of(command, PAGE_MAX)
-        words = ("after", "client", "prefix", "contains", "user", "address")
+        words = ("after", "client", "prefix", "contains", "user", "address", "sort")
         query = ClientQuery(limit + 1, **{word: fields.get(word, "") for word in words})
-        later(peer, command, self._page(command, query, limit))
+        try:
+            order = ClientOrder.parse(query.sort)
+            order.behind(query.after)
+        except ValueError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        later(peer, command, self._page(command, query, order, limit))
 
-    async def _page(self, command: Command, query: ClientQuery, limit: int) -> Command:
+    async def _page(self, command: Command, query: ClientQuery, order: ClientOrder, limit: int) -> Command:
         answers = await self.proxies.ask(self.proxies.all(), ASK_CLIENTS, encode(query))
-        found: list[tuple[str, dict[str, Any]]] = []
+        found: dict[str, dict[str, Any]] = {}
         total = matching = 0
         missing = []
         for answer in answers:
@@ -131,14 +137,16 @@ class MqttClientRequests:
                 continue
             total += page.total
             matching += page.matching
-            found += [(line.client, _row(line, answer.proxy)) for line in page.clients]
-        # A client that is moving may be named by two proxies; the one that knew it last counts.
-        first = heapq.nsmallest(limit + 1, found, key=lambda one: (one[0], -one[1]["since_ms"]))
-        rows = dict(reversed(first[:limit]))
-        following = first[limit - 1][0] if len(first) > limit else ""
+            for line in page.clients:
+                known = found.get(line.client)
+                # A client that is moving may be named by two proxies; the one that knew it last counts.
+                if known is None or known["since_ms"] < line.since_ms:
+                    found[line.client] = _row(line, answer.proxy)
+        first = heapq.nsmallest(limit + 1, found.values(), key=lambda row: order.key(order.value(row), row["client"]))
+        last = first[limit - 1] if len(first) > limit else None
         shown = {
-            "clients": [rows[client] for client in sorted(rows)],
-            "next": following,
+            "clients": first[:limit],
+            "next": "" if last is None else order.mark(order.value(last), last["client"]),
             "total": total,
             "matching": matching,
             "missing": missing,

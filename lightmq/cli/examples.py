@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "clients": (
         "lightmq clients",
         "lightmq clients press- --address 10.0.",
+        "lightmq clients --sort rate-in --count 5",
         "lightmq clients kick press-7 --end-session",
     ),
     "retained": ("lightmq retained 'plant/#' --contains temp", "lightmq retained clear plant/7/state"),

@@ -52,6 +52,7 @@ NOT_RUN = {
     "docs/howto/pop.md": 2,
     "docs/howto/access.md": 1,
     "docs/howto/metrics.md": 1,
+    "docs/howto/operate.md": 1,
     "docs/howto/migrate.md": 3,
     "docs/howto/rocketmq.md": 3,
     "docs/howto/run-as-processes.md": 1,

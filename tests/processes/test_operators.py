@@ -92,6 +92,12 @@ def test_clients_of_two_proxies_are_seen_and_disconnected(parts: list[Process]) 
     (last,) = ask(broker.port, Code.MQTT_CLIENTS, after=first["next"])["clients"]
     assert (last["client"], last["version"], last["keep_alive_s"], last["protocol"]) == ("b-2", "5", 30, "tcp")
     assert last["proxy"].rpartition("/")[0].endswith(f":{two.port}")
+    for _ in range(9):
+        clients[1].publish("plant/1", b"x")
+    loudest = ask(broker.port, Code.MQTT_CLIENTS, limit="2", sort="-messages_in")
+    assert [(row["client"], row["messages_in"]) for row in loudest["clients"]] == [("a-2", 9), ("a-1", 0)]
+    rest = ask(broker.port, Code.MQTT_CLIENTS, sort="-messages_in", after=loudest["next"])["clients"]
+    assert [row["client"] for row in rest] == ["b-1", "b-2"]
     found = ask(broker.port, Code.MQTT_CLIENTS, prefix="a-")["clients"]
     assert [(row["client"], row["subscriptions"]) for row in found] == [("a-1", 1), ("a-2", 0)]
     ask(broker.port, Code.MQTT_KICK, client="b-2")

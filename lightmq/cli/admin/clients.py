@@ -6,7 +6,7 @@ The proxies are asked through their broker, page by page, so that many clients c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -15,7 +15,8 @@ from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.examples import epilogue
 from lightmq.cli.options import Json
 from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, printable, unreadable
-from lightmq.cli.times import age
+from lightmq.cli.times import age, amount
+from remoting.protocol.bodies.client_order import ClientOrder
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -29,7 +30,19 @@ clients = App(
 HERE = ServerTarget()
 PAGE = 200
 COUNT_DEFAULT = 100
-HEADINGS = ("CLIENT", "USER", "ADDRESS", "MQTT", "SINCE", "IN FLIGHT", "BACKLOG", "FILTERS", "PROXY")
+HEADINGS = (
+    "CLIENT", "USER", "ADDRESS", "MQTT", "SINCE", "IN/S", "OUT/S", "BYTES IN/S", "BYTES OUT/S", "IN FLIGHT", "BACKLOG",
+    "FILTERS", "PROXY",
+)  # fmt: skip
+SortWord = Literal[
+    "id", "since", "rate-in", "rate-out", "byte-rate-in", "byte-rate-out", "messages-in", "messages-out", "bytes-in",
+    "bytes-out", "in-flight", "backlog",
+]  # fmt: skip
+FIGURE_OF = {
+    "since": "since_ms", "rate-in": "messages_in_per_s", "rate-out": "messages_out_per_s",
+    "byte-rate-in": "bytes_in_per_s", "byte-rate-out": "bytes_out_per_s",
+}  # fmt: skip
+"""Word of `--sort` -> what the list is sorted by, where it is not the same word."""
 
 
 @clients.default
@@ -39,16 +52,28 @@ def listing(
     contains: Annotated[str, Parameter(help="Only client ids with this text.")] = "",
     user: Annotated[str, Parameter(name=["--user", "-u"], help="Only clients of this user.")] = "",
     address: Annotated[str, Parameter(help="Only addresses that begin with this.")] = "",
-    count: Annotated[int, Parameter(help="Maximum number of clients to list, by client id.")] = COUNT_DEFAULT,
+    sort: Annotated[
+        SortWord,
+        Parameter(help="Order: the largest first, and of `since` the newest; by id from A on. Rates are per second."),
+    ] = "id",
+    reverse: Annotated[bool, Parameter(negative=(), help="The other way round.")] = False,
+    count: Annotated[int, Parameter(help="Maximum number of clients to list, in this order.")] = COUNT_DEFAULT,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per client.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """List connected MQTT clients: user, address, version, since when, in flight, backlog, subscriptions."""
-    asked = {"prefix": prefix, "contains": contains, "user": user, "address": address}
+    """List connected MQTT clients: user, address, version, since when, rates, in flight, backlog, subscriptions.
+
+    Rates are those of the last 5 to 10 seconds; the client that sends most: `--sort rate-in --count 5`. Clients that
+    are away: `lightmq sessions --state away`.
+    """
+    narrowing = {"prefix": prefix, "contains": contains, "user": user, "address": address}
+    figure = FIGURE_OF.get(sort, sort.replace("-", "_"))
+    order = ClientOrder(figure, falls=(sort == "id") is reverse)
+    asked = narrowing | {"sort": order.sort}
     with brokers(target) as found:
         rows = [row for broker in found for row in _page(broker, asked, count)]
-    rows.sort(key=lambda row: str(row["client"]))
-    narrowed = any(asked.values())
+    rows.sort(key=lambda row: order.key(order.value(row), row["client"]))
+    narrowed = any(narrowing.values())
     empty = "no connected client is selected" if narrowed else "no client is connected"
     print_rows(rows[:count], HEADINGS, _cells, json_output=json_output, empty=empty)
 
@@ -110,4 +135,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     numbers = (row["in_flight"], row["backlog"], row["subscriptions"])
     where = f"{row['address']} ({row['protocol']})"
     texts = (printable(row["client"]), printable(row["user"] or "-"), printable(where), row["version"])
-    return (*texts, age(row["since_ms"]), *map(str, numbers), printable(row["proxy"]))
+    rates = (f"{row['messages_in_per_s']:,.1f}", f"{row['messages_out_per_s']:,.1f}")
+    bytes_rates = (amount(row["bytes_in_per_s"]), amount(row["bytes_out_per_s"]))
+    return (*texts, age(row["since_ms"]), *rates, *bytes_rates, *map(str, numbers), printable(row["proxy"]))

@@ -72,7 +72,8 @@ class ProxyAnswered(msgspec.Struct, array_like=True):
 
 
 class ClientQuery(msgspec.Struct, array_like=True):
-    """Connected clients behind `after` in the order of their ids that match every text that is not empty."""
+    """Connected clients behind the mark `after` of the order `sort` (`client_order`) that match every other text, empty
+    ones apart."""
 
     limit: int
     after: str = ""
@@ -86,6 +87,8 @@ class ClientQuery(msgspec.Struct, array_like=True):
     """Exactly this user."""
     address: str = ""
     """Beginning of the address."""
+    sort: str = ""
+    """By id when empty."""
 
 
 class ClientLine(msgspec.Struct, array_like=True):
@@ -107,10 +110,22 @@ class ClientLine(msgspec.Struct, array_like=True):
     backlog: int
     """Messages that wait for it, those in flight not counted."""
     subscriptions: int
+    messages_in: int = 0
+    """PUBLISHes received on this connection, refused ones too."""
+    messages_out: int = 0
+    """PUBLISHes sent, repeated ones too, without those of `$SYS`."""
+    bytes_in: int = 0
+    """Of MQTT packets of all kinds; without TLS and frames of WebSocket."""
+    bytes_out: int = 0
+    messages_in_per_s: float = 0.0
+    """The rates are those of the last 5 to 10 seconds."""
+    messages_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
 
 
 class ClientPage(msgspec.Struct, array_like=True):
-    """The first clients of a query, by id; `total` counts those connected, `matching` those that match the query."""
+    """The first clients of a query, in its order; `total` counts those connected, `matching` those of the query."""
 
     clients: list[ClientLine]
     total: int

@@ -100,6 +100,35 @@ async def test_pages_and_searches(monkeypatch: pytest.MonkeyPatch) -> None:
             assert ([one.client for one in found.clients], found.matching) == (names, len(names)), query
 
 
+async def test_the_client_that_sends_most_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operating, "STEP", 2)
+    async with running() as rig:
+        begin(rig)
+        reader = await rig.subscriber("reader", ("a/#", 1))
+        wires = {name: await rig.client(name) for name in ("a", "b", "c", "d")}
+        rig.clock.advance_ms(2_000)
+        for name, count in (("b", 4), ("d", 40), ("a", 4)):
+            wires[name].send(*[publish("a/1", b"x", packet_id=each + 1) for each in range(count)])
+        await settle()
+        assert len(reader.messages()) == 48
+        shown = await page(rig, limit=3, sort="-messages_in_per_s")
+        assert [(one.client, one.messages_in, one.messages_in_per_s) for one in shown.clients] == [
+            ("d", 40, 20.0), ("a", 4, 2.0), ("b", 4, 2.0),
+        ]  # fmt: skip
+        rest = await page(rig, sort="-messages_in_per_s", after="2.0 a")
+        assert [one.client for one in rest.clients] == ["b", "c", "reader"]
+        (first, *_rest) = (await page(rig, sort="-messages_out")).clients
+        assert (first.client, first.messages_out, first.messages_out_per_s) == ("reader", 48, 24.0)
+        assert [one.client for one in (await page(rig, limit=2, sort="-id")).clients] == ["reader", "d"]
+        (held,) = (await page(rig, limit=1, sort="-in_flight")).clients
+        assert (held.client, held.in_flight) == ("reader", 48)
+        for wrong in ({"sort": "size"}, {"sort": "backlog", "after": "x"}):
+            assert (await answer(rig, "clients", encode(ClientQuery(5, **wrong)))).error != ""
+        for sort in operating.FIGURE_OF:  # what it is sorted by is what is shown
+            values = [getattr(one, sort) for one in (await page(rig, sort=sort)).clients]
+            assert values == sorted(values), sort
+
+
 async def test_a_kicked_client_is_told_and_its_will_is_due() -> None:
     async with running() as rig:
         begin(rig)

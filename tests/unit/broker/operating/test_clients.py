@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
+from remoting.protocol.bodies.client_order import ClientOrder
 from remoting.protocol.bodies.operating_body import (
     ClientLine,
     ClientPage,
@@ -78,8 +81,14 @@ class ScriptedProxy:
                 close = SessionClose(query.client, self.epochs[query.client], True, [], [])
                 self.connection.oneway(Command(Code.SESSION_CLOSE, body=encode(close)))
             return ClientPage(known, len(self.clients), len(known))
-        found = [one for one in self.clients if one.client > query.after and query.contains in one.client]
-        return ClientPage(found[: query.limit], len(self.clients), len(found))
+        order = ClientOrder.parse(query.sort)
+        begin, found = order.behind(query.after), []
+        for one in self.clients:
+            key = order.key(order.value({order.figure: getattr(one, order.figure, 0)}), one.client)
+            if query.contains in one.client and (begin is None or key > begin):
+                found.append((key, one))
+        lines = [one for _, one in sorted(found, key=lambda pair: pair[0])]
+        return ClientPage(lines[: query.limit], len(self.clients), len(lines))
 
 
 async def test_pages_of_several_proxies_are_merged_by_client_id(running) -> None:
@@ -97,6 +106,24 @@ async def test_pages_of_several_proxies_are_merged_by_client_id(running) -> None
     assert await asked(running, Code.MQTT_CLIENTS, limit="0") == (
         ResponseCode.INVALID_PARAMETER, "limit 0 is no number from 1 on",
     )  # fmt: skip
+
+
+async def test_sorted_pages_of_several_proxies_are_merged(running) -> None:
+    def at(client: str, rate: float, since_ms: int = 1) -> ClientLine:
+        return replace(line(client, since_ms), messages_in_per_s=rate)
+
+    await ScriptedProxy(running.connect(), [at("a", 0.5), at("c", 7), at("e", 2, 9)]).show("p1")
+    await ScriptedProxy(running.connect(), [at("b", 400.25), at("d", 0.5), at("e", 3, 3)]).show("p2")
+    sort, after, pages = "-messages_in_per_s", "", []
+    while not pages or after:
+        shown = await asked(running, Code.MQTT_CLIENTS, limit="2", sort=sort, after=after)
+        pages.append([(row["client"], row["messages_in_per_s"], row["proxy"]) for row in shown["clients"]])
+        after = shown["next"]
+    assert pages == [
+        [("b", 400.25, "p2"), ("c", 7.0, "p1")], [("e", 2.0, "p1"), ("a", 0.5, "p1")], [("d", 0.5, "p2")],
+    ]  # fmt: skip
+    for wrong in ({"sort": "size"}, {"sort": "backlog", "after": "x"}):
+        assert (await asked(running, Code.MQTT_CLIENTS, **wrong))[0] == ResponseCode.INVALID_PARAMETER
 
 
 async def test_proxies_are_listed_until_their_connection_ends(running) -> None:

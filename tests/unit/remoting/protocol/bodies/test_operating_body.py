@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +22,15 @@ from remoting.protocol.bodies.operating_body import (
 from remoting.protocol.errors import RemoteViolation
 
 NUMBER = st.integers(-(2**63), 2**63 - 1)
+RATE = st.floats(allow_nan=False)
+MEMBERS_OF_LINES = {int: NUMBER, float: RATE}
 LINE = st.builds(
-    ClientLine, since_ms=NUMBER, keep_alive_s=NUMBER, in_flight=NUMBER, backlog=NUMBER, subscriptions=NUMBER
+    ClientLine,
+    **{
+        one.name: MEMBERS_OF_LINES[one.type]
+        for one in msgspec.structs.fields(ClientLine)
+        if one.type in MEMBERS_OF_LINES
+    },
 )
 MEMBERS: dict[type, dict[str, st.SearchStrategy]] = {
     ProxyPresent: {"listeners": st.dictionaries(st.text(max_size=5), NUMBER, max_size=4)},
@@ -35,6 +43,7 @@ KINDS = (ProxyPresent, ProxyAsked, ProxyAnswered, ClientQuery, ClientLine, Clien
 @given(data=st.data())
 def test_what_is_encoded_is_decoded_to_the_same(kind: type, data: st.DataObject) -> None:
     members = {name: NUMBER for name, type_ in kind.__annotations__.items() if type_ == "int"}
+    members |= {name: RATE for name, type_ in kind.__annotations__.items() if type_ == "float"}
     message = data.draw(st.builds(kind, **MEMBERS.get(kind, {}), **members))
     assert decode(kind, encode(message)) == message
 
