@@ -3,7 +3,8 @@
 SESSION_LIST (9019): which MQTT sessions there are and how far each has read, as JSON for operators.
 
 Fields: `client` asks for one session with its subscriptions; else `after` and `limit` page through all whose client id
-has the text `contains`, by client id: `matching` of `total`.
+has the text `contains`, of the user `user` and the state `state` (`connected` or `away`) where these are given, by
+client id: `matching` of `total`.
 A session's backlog is what its own subscriptions have not been given, `shared_backlog` what waits in the groups of its
 shared subscriptions, for any of their members; `removed` is what it will never be given, by reason:
 `retention` counts what lies before the oldest message kept, the others were reported by proxies. Reads only.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.requests import Feature, RequestTools
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 LIMIT_MAX = 1_000
 """Most sessions in one answer; `more` says that there are others."""
+AWAY = "away"
+STATES = ("connected", AWAY)
 
 
 class SessionListRequests:
@@ -72,8 +76,8 @@ class SessionListRequests:
                 raise Refused(ResponseCode.QUERY_NOT_FOUND, f"there is no session of client id {client_id!r}")
             return command.reply(body=_json({"session": self._detail(session)}))
         self._authorizer.authorize(peer, command, MONITOR, "sessions")
-        after, limit, contains = command.fields.get("after", ""), _limit(command), command.fields.get("contains", "")
-        matching = [one for one in self._sessions if contains in one.client_id] if contains else self._sessions
+        after, limit = command.fields.get("after", ""), _limit(command)
+        matching = self._matching(command.fields)
         found = heapq.nsmallest(
             limit + 1, (one for one in matching if one.client_id > after), key=lambda one: one.client_id
         )
@@ -81,6 +85,21 @@ class SessionListRequests:
         answer = {"sessions": page, "total": len(self._sessions), "more": len(found) > limit}
         answer["matching"] = len(matching)
         return command.reply(body=_json(answer))
+
+    def _matching(self, fields: Mapping[str, str]) -> Sessions | list[ClientSession]:
+        """The sessions that are asked for."""
+        contains, user, state = (fields.get(name, "") for name in ("contains", "user", "state"))
+        if state not in ("", *STATES):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"state is {' or '.join(STATES)}, not {state!r}")
+        if not (contains or user or state):
+            return self._sessions
+        return [
+            one
+            for one in self._sessions
+            if contains in one.client_id
+            and (not user or one.user == user)
+            and (not state or (one.owner is None) is (state == AWAY))
+        ]
 
     def _summary(self, session: ClientSession) -> dict[str, Any]:
         places = [self._place(session, item.queue_id) for item in session.subscriptions.values()]

@@ -64,6 +64,10 @@ def test_looking_and_acting(server: Installation, capsys: pytest.CaptureFixture[
     writer.publish("plant/7/temp", b"21", retain=True)
     assert [(row["client"], row["subscriptions"]) for row in operator.rows("clients")] == [("reader", 1), ("writer", 0)]
     assert "writer" in operator.says("clients", "wri")
+    for sort, names in ((("messages-in",), ["writer", "reader"]), (("messages-in", "--reverse"), ["reader", "writer"])):
+        assert [row["client"] for row in operator.rows("clients", "--sort", *sort)] == names
+    assert [row["client"] for row in operator.rows("sessions", "--state", "connected")] == ["reader", "writer"]
+    assert operator.says("sessions", "--state", "away") == "no session is selected\n"
     assert [row["topic"] for row in operator.rows("retained", "plant/+/temp")] == ["plant/7/temp"]
     (found,) = operator.rows("trace", "plant/7/temp", "0")
     assert ("device", "published") in [(step["where"], step["what"]) for step in found["steps"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -43,6 +43,9 @@ sessions = App(
 def listing(
     client: Annotated[str, SESSIONS, Parameter(help="Client id of one session, shown with its subscriptions.")] = "",
     *,
+    contains: Annotated[str, Parameter(help="Only client ids with this text.")] = "",
+    user: Annotated[str, Parameter(name=["--user", "-u"], help="Only sessions of this user.")] = "",
+    state: Annotated[Literal["", "connected", "away"], Parameter(help="Only those whose client is so.")] = "",
     count: Annotated[int, Parameter(help="Maximum number of sessions to list, by client id.")] = COUNT_DEFAULT,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per session.")] = False,
     target: ServerTarget = HERE,
@@ -51,9 +54,12 @@ def listing(
     if client:
         show(client, json_output=json_output, target=target)
         return
+    asked = {name: text for name, text in (("contains", contains), ("user", user), ("state", state)) if text}
     with brokers(target) as found:
-        rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: str(row["client"]))
-    print_rows(rows[:count], HEADINGS, summary, json_output=json_output, empty="there are no sessions")
+        rows = [row for broker in found for row in _page(broker, asked, count)]
+    rows.sort(key=lambda row: str(row["client"]))
+    empty = "no session is selected" if asked else "there are no sessions"
+    print_rows(rows[:count], HEADINGS, summary, json_output=json_output, empty=empty)
 
 
 @sessions.command
@@ -105,11 +111,11 @@ def _one(found: list[Broker], client: str) -> dict[str, Any]:
     raise CommandFailed(f"no broker has a session of client id {client!r}")
 
 
-def _page(broker: Broker, count: int) -> Iterator[dict[str, Any]]:
-    """The first sessions of a broker by client id."""
+def _page(broker: Broker, asked: dict[str, str], count: int) -> Iterator[dict[str, Any]]:
+    """The first sessions of a broker that are asked for, by client id."""
     after, left = "", count
     while left > 0:
-        fields = {"after": after, "limit": str(min(left, PAGE))}
+        fields = asked | {"after": after, "limit": str(min(left, PAGE))}
         body = broker.ask(Command(RequestCode.SESSION_LIST, fields=fields)).body
         rows = _parse(body, "sessions", list)
         for row in rows:

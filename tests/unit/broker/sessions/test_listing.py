@@ -63,6 +63,23 @@ async def test_pages_go_by_client_id(running) -> None:
     assert ([one["client"] for one in rest["sessions"]], rest["more"]) == (["d"], False)
 
 
+async def test_sessions_of_one_user_or_state(running) -> None:
+    connection = running.connect()
+    epochs = {name: await opened(connection, name, user) for name, user in (("a", "anna"), ("b", "ben"), ("c", "anna"))}
+    close = SessionClose("c", epochs["c"], True, [], [])
+    await connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(close)))
+    for fields, names in (
+        ({"user": "anna"}, ["a", "c"]),
+        ({"state": "away"}, ["c"]),
+        ({"state": "connected", "user": "anna"}, ["a"]),
+        ({"state": "away", "contains": "a"}, []),
+    ):
+        found = await listed(connection, **fields)
+        assert ([one["client"] for one in found["sessions"]], found["matching"]) == (names, len(names)), fields
+    wrong = await connection.request(Command(RequestCode.SESSION_LIST, fields={"state": "gone"}))
+    assert wrong.code == ResponseCode.INVALID_PARAMETER
+
+
 async def test_unknown_sessions_and_invalid_numbers_are_refused(running) -> None:
     connection = running.connect()
     gone = await connection.request(Command(RequestCode.SESSION_LIST, fields={"client": "nobody"}))
