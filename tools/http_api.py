@@ -105,7 +105,9 @@ def _operation(one: Operation) -> list[str]:
 
 def _kind(one: Parameter) -> str:
     if one.choices:
-        return " or ".join(f"`{choice}`" for choice in one.choices)
+        named = [choice for choice in one.choices if not choice.startswith("-")]
+        falling = ", each also with `-` before it" if len(named) < len(one.choices) else ""
+        return " or ".join(f"`{choice}`" for choice in named) + falling
     return {"string": "text", "integer": "whole number", "boolean": "`true` or `false`"}[one.kind]
 
 

@@ -10,11 +10,16 @@ from console.api.operations import PAGE, SEARCH, TEXT, ApiCall, Operation, Param
 from console.api.pages import Page, page_over
 from console.api.problems import ApiProblem, not_found
 from console.cluster import json_object
+from remoting.protocol.bodies.client_order import BY_ID, SORTED_BY
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 
 TAG = "Clients"
+SORT = Parameter(
+    "sort", "The order; with `-` the largest first. Clients with the same value are in the order of their ids.",
+    default=BY_ID, choices=tuple(f"{sign}{name}" for name in SORTED_BY for sign in ("", "-")),
+)  # fmt: skip
 CLIENT_ID = Parameter("id", "The client id.", TEXT, required=True, characters_max=65_535)
 
 
@@ -31,6 +36,17 @@ class ClientRow(msgspec.Struct):
     in_flight: int = 0
     backlog: int = 0
     subscriptions: int = 0
+    messages_in: int = 0
+    """PUBLISHes received on this connection."""
+    messages_out: int = 0
+    """PUBLISHes sent on it."""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    messages_in_per_s: float = 0.0
+    """The rates are those of the last 5 to 10 seconds."""
+    messages_out_per_s: float = 0.0
+    bytes_in_per_s: float = 0.0
+    bytes_out_per_s: float = 0.0
     proxy: str = ""
 
 
@@ -65,7 +81,10 @@ class EndedClient(msgspec.Struct):
 
 async def list_clients(call: ApiCall) -> Any:
     """Return a page of connected clients."""
-    fields = {"contains": call.text("search"), "user": call.text("user"), "address": call.text("address")}
+    fields = {
+        "contains": call.text("search"), "user": call.text("user"), "address": call.text("address"),
+        "sort": call.text("sort"),
+    }  # fmt: skip
     page = await page_over(call, Code.MQTT_CLIENTS, "clients", {k: v for k, v in fields.items() if v})
     page["items"] = [_renamed(item) for item in page["items"]]
     return page
@@ -95,8 +114,9 @@ async def disconnect_client(call: ApiCall) -> Any:
 
 async def list_sessions(call: ApiCall) -> Any:
     """Return a page of sessions."""
-    fields = {"contains": call.text("search")} if call.text("search") else {}
-    page = await page_over(call, Code.SESSION_LIST, "sessions", fields, key="client")
+    fields = {"contains": call.text("search"), "user": call.text("user"), "state": call.text("state")}
+    asked = {name: text for name, text in fields.items() if text}
+    page = await page_over(call, Code.SESSION_LIST, "sessions", asked, key="client")
     page["items"] = [_renamed(item) for item in page["items"]]
     return page
 
@@ -146,8 +166,8 @@ OPERATIONS = (
         name="list_clients", method="GET", path="/clients", summary="List connected MQTT clients", tag=TAG,
         call=list_clients, answer=Page[ClientRow],
         query=(
-            SEARCH, Parameter("user", "Only clients of this user."), Parameter("address", "Only clients of this host."),
-            *PAGE,
+            SEARCH, Parameter("user", "Only clients of this user."),
+            Parameter("address", "Only clients whose address begins with this."), SORT, *PAGE,
         ),
     ),
     Operation(
@@ -160,7 +180,12 @@ OPERATIONS = (
     ),
     Operation(
         name="list_sessions", method="GET", path="/sessions", summary="List MQTT sessions", tag=TAG,
-        call=list_sessions, query=(SEARCH, *PAGE), answer=Page[SessionRow],
+        call=list_sessions, answer=Page[SessionRow],
+        query=(
+            SEARCH, Parameter("user", "Only sessions of this user."),
+            Parameter("state", "Only sessions whose client is connected, or away.", choices=("connected", "away")),
+            *PAGE,
+        ),
     ),
     Operation(
         name="end_session", method="DELETE", path="/sessions/{id}", summary="End a session", tag=TAG,

@@ -61,6 +61,31 @@ def test_messages_go_both_ways_and_a_client_is_disconnected(visitor: Visitor, se
     device.close()
 
 
+def test_the_client_that_sends_most_is_found(visitor: Visitor, server: Server) -> None:
+    """Sorted by what clients send, the loud one is above those before it in the alphabet; a kept session is away."""
+    quiet, loud, kept = Client(server, "a-quiet"), Client(server, "z-loud"), Client(server, "kept", clean=False)
+    kept.close()
+    quiet.publish("plant/1", b"x")
+    for _ in range(40):
+        loud.publish("plant/2", b"x" * 100)
+    visitor.go("#/clients", "Clients")
+    first = visitor.page.locator("tbody tr").first
+    first.get_by_text("a-quiet").wait_for()
+    for heading in ("Sends", "Sent bytes"):
+        visitor.press(heading)
+        first.get_by_text("z-loud").wait_for()
+        visitor.press(heading)
+        first.get_by_text("a-quiet").wait_for()
+    visitor.page.get_by_role("link", name="z-loud").click()
+    visitor.sees("40 messages")
+    assert not visitor.findings()
+    visitor.go("#/clients?of=away", "Clients")
+    visitor.page.get_by_role("link", name="kept").wait_for()
+    assert not visitor.page.get_by_role("link", name="z-loud").count()
+    quiet.close()
+    loud.close()
+
+
 def test_live_values_on_a_phone(server: Server, chromium: Browser) -> None:
     """Numbers in JSON become tiles, at the width of a phone too; with them what a pipeline found in them."""
     device = Client(server, "oven-3")

@@ -1,7 +1,7 @@
 // @ts-check
 /** Clients: who is connected and what they hold; sessions that wait for their client; kick and end. */
 import { mayAct, part, post, remove } from '../core/api.js';
-import { ago, count, span } from '../core/format.js';
+import { ago, bytes, count, plural, rate, span } from '../core/format.js';
 import { html, useEffect, useState } from '../core/lib.js';
 import { adjust, link, go } from '../core/router.js';
 import { useNow, usePaged, useResource, useSettled } from '../core/resource.js';
@@ -20,44 +20,52 @@ export function Clients({ route }) {
   const [user, setUser] = useState(route.params.user ?? '');
   const [host, setHost] = useState(route.params.address ?? '');
   const only = { user: useSettled(user), address: useSettled(host) };
-  const kept = route.params.of === 'sessions';
-  useEffect(() => adjust({ search: settled, ...only }), [settled, only.user, only.address]);
+  const of = route.params.of ?? '';
+  const kept = of === 'sessions' || of === 'away';
+  const [sort, setSort] = useState(route.params.sort ?? 'id');
+  useEffect(() => adjust({ search: settled, ...only, sort: sort === 'id' ? '' : sort }), [settled, only.user, only.address, sort]);
   const toolbar = html`<${Search} value=${search} onInput=${setSearch} label=${kept ? 'Search sessions' : 'Search by client id'} />
-    ${!kept && html`<input class="input narrow" value=${user} placeholder="User" aria-label="Only clients of this user" autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setUser(event.target.value)} />
-      <input class="input narrow" value=${host} placeholder="Address" aria-label="Only addresses that begin with this" autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setHost(event.target.value)} />`}
+    <input class="input narrow" value=${user} placeholder="User" aria-label="Only clients of this user" autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setUser(event.target.value)} />
+    ${!kept && html`<input class="input narrow" value=${host} placeholder="Address" aria-label="Only addresses that begin with this" autocomplete="off" spellcheck=${false} onInput=${(/** @type {any} */ event) => setHost(event.target.value)} />`}
     <span class="grow"></span><div class="segments" role="group" aria-label="What is listed">
       <a class="button" aria-current=${kept ? undefined : 'true'} href=${link('clients')}>Connected</a>
-      <a class="button" aria-current=${kept ? 'true' : undefined} href=${link('clients', { of: 'sessions' })}>Sessions</a></div>`;
-  return html`<${Page} title="Clients" about="MQTT devices and programs: who they are, what they wait for, how fast they read.">
-    ${kept ? html`<${Sessions} search=${settled} toolbar=${toolbar} />` : html`<${Connected} search=${settled} only=${only} toolbar=${toolbar} />`}
+      <a class="button" aria-current=${of === 'away' ? 'true' : undefined} href=${link('clients', { of: 'away' })}>Away</a>
+      <a class="button" aria-current=${of === 'sessions' ? 'true' : undefined} href=${link('clients', { of: 'sessions' })}>Sessions</a></div>`;
+  return html`<${Page} title="Clients" about="MQTT devices and programs: who they are, what they send and receive, what waits for them.">
+    ${kept ? html`<${Sessions} of=${of} search=${settled} user=${only.user} toolbar=${toolbar} />`
+    : html`<${Connected} search=${settled} only=${only} sort=${sort} onSort=${setSort} toolbar=${toolbar} />`}
     ${route.rest && html`<${ClientDrawer} key=${route.rest} id=${route.rest} onClose=${() => go(link('clients', route.params))} />`}
   <//>`;
 }
 
-/** @param {{ search: string, only: { user: string, address: string }, toolbar: any }} props */
-function Connected({ search, only, toolbar }) {
-  const page = usePaged('/clients', { search, ...only }, { everyMs: 3000 });
+/** @param {{ search: string, only: { user: string, address: string }, sort: string, onSort: (sort: string) => void, toolbar: any }} props */
+function Connected({ search, only, sort, onSort, toolbar }) {
+  const page = usePaged('/clients', { search, ...only, sort }, { everyMs: 3000 });
   const now = useNow();
+  const kept = { search, ...only, sort: sort === 'id' ? '' : sort };
   const columns = [
-    { name: 'Client', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', { search, ...only }, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
-    { name: 'Address', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span>` },
-    { name: 'Protocol', of: (/** @type {any} */ one) => html`<span class="nowrap">${version(one.version)}${one.protocol && one.protocol !== 'tcp' ? html` <${Badge}>${one.protocol}<//>` : ''}</span>` },
-    { name: 'Connected', of: (/** @type {any} */ one) => html`<span class="nowrap">${ago(one.since_ms, now)}</span>` },
-    { name: 'Subscriptions', right: true, of: (/** @type {any} */ one) => count(one.subscriptions) },
-    { name: 'In flight', right: true, of: (/** @type {any} */ one) => count(one.in_flight) },
-    { name: 'Waiting', right: true, of: (/** @type {any} */ one) => html`<span class=${one.backlog > 1000 ? 'warned' : ''}>${count(one.backlog)}</span>` },
+    { name: 'Client', lead: true, sort: 'id', of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', kept, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
+    { name: 'Address', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span><div class="sub nowrap">${version(one.version)}${one.protocol && one.protocol !== 'tcp' ? html` <${Badge}>${one.protocol}<//>` : ''}</div>` },
+    { name: 'Connected', sort: 'since_ms', of: (/** @type {any} */ one) => html`<span class="nowrap">${ago(one.since_ms, now)}</span>` },
+    { name: 'Sends', right: true, sort: 'messages_in_per_s', of: (/** @type {any} */ one) => html`<span class="nowrap">${rate(one.messages_in_per_s)}</span>` },
+    { name: 'Sent bytes', right: true, sort: 'bytes_in_per_s', of: (/** @type {any} */ one) => html`<span class="nowrap">${bytes(one.bytes_in_per_s)}/s</span>` },
+    { name: 'Receives', right: true, sort: 'messages_out_per_s', of: (/** @type {any} */ one) => html`<span class="nowrap">${rate(one.messages_out_per_s)}</span>` },
+    { name: 'Received bytes', right: true, sort: 'bytes_out_per_s', of: (/** @type {any} */ one) => html`<span class="nowrap">${bytes(one.bytes_out_per_s)}/s</span>` },
+    { name: 'Filters', right: true, of: (/** @type {any} */ one) => count(one.subscriptions) },
+    { name: 'In flight', right: true, sort: 'in_flight', of: (/** @type {any} */ one) => count(one.in_flight) },
+    { name: 'Waiting', right: true, sort: 'backlog', of: (/** @type {any} */ one) => html`<span class=${one.backlog > 1000 ? 'warned' : ''}>${count(one.backlog)}</span>` },
   ];
-  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.id} caption="Connected clients" noun="clients" toolbar=${toolbar}
+  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.id} caption="Connected clients" noun="clients" sort=${sort} onSort=${onSort} toolbar=${toolbar}
     empty=${search || only.user || only.address ? html`<${Empty} icon="search" title="No client matches"><p>Nothing connected has this client id, user and address.</p><//>`
       : html`<${Empty} icon="clients" title="No client is connected"><p>Connect any MQTT client to this server's MQTT port, and it appears here within seconds.</p><//>`} />`;
 }
 
-/** @param {{ search: string, toolbar: any }} props */
-function Sessions({ search, toolbar }) {
-  const page = usePaged('/sessions', { search }, { everyMs: 5000 });
+/** @param {{ of: string, search: string, user: string, toolbar: any }} props */
+function Sessions({ of, search, user, toolbar }) {
+  const page = usePaged('/sessions', { search, user, state: of === 'away' ? 'away' : undefined }, { everyMs: 5000 });
   const [ending, setEnding] = useState(/** @type {any} */ (null));
   const columns = [
-    { name: 'Client', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', { of: 'sessions' }, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
+    { name: 'Client', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', { of, search, user }, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
     { name: 'State', of: (/** @type {any} */ one) => (one.connected ? html`<${Badge} kind="good">connected<//>` : html`<${Badge}>away<//>`) },
     { name: 'Subscriptions', right: true, of: (/** @type {any} */ one) => count(one.subscriptions) },
     { name: 'Waiting', right: true, of: (/** @type {any} */ one) => waiting(one) },
@@ -65,7 +73,8 @@ function Sessions({ search, toolbar }) {
     { name: '', acts: true, right: true, of: (/** @type {any} */ one) => mayAct() && html`<button type="button" class="button danger" onClick=${() => setEnding(one)}>End session<span class="spoken"> of ${one.id}</span></button>` },
   ];
   return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.id} caption="Sessions" noun="sessions" toolbar=${toolbar}
-    empty=${html`<${Empty} icon="clients" title="No session is kept"><p>A client that connects with clean session off (MQTT 5: with a session expiry) keeps its subscriptions and waiting messages while it is away.</p><//>`} />
+    empty=${search || user ? html`<${Empty} icon="search" title="No session matches"><p>No session ${of === 'away' ? 'whose client is away ' : ''}has this client id and user.</p><//>`
+      : html`<${Empty} icon="clients" title=${of === 'away' ? 'No client is away' : 'No session is kept'}><p>A client that connects with clean session off (MQTT 5: with a session expiry) keeps its subscriptions and waiting messages while it is away.</p><//>`} />
     ${ending && html`<${EndSession} id=${ending.id} onClose=${() => setEnding(null)} onDone=${page.reload} />`}`;
 }
 
@@ -93,6 +102,9 @@ function ClientDrawer({ id, onClose }) {
   <//>`;
 }
 
+/** What passes now, and what has since it connected. @param {any} one @param {'in' | 'out'} way */
+const passed = (one, way) => `${rate(one[`messages_${way}_per_s`])}, ${bytes(one[`bytes_${way}_per_s`])}/s; ${plural(one[`messages_${way}`], 'message')}, ${bytes(one[`bytes_${way}`])} so far`;
+
 /** @param {any} one @returns {[string, any][]} */
 function facts(one) {
   const session = one.session;
@@ -100,7 +112,7 @@ function facts(one) {
   /** @type {[string, any][]} */
   const connection = one.connected ? [
     ['Address', html`<span class="mono">${one.address}</span>`], ['Protocol', `${version(one.version)} over ${one.protocol}`],
-    ['Connected', ago(one.since_ms)], ['Keep alive', one.keep_alive_s ? span(one.keep_alive_s * 1000) : 'off'], ['Proxy', html`<span class="mono">${one.proxy}</span>`],
+    ['Connected', ago(one.since_ms)], ['Sends', passed(one, 'in')], ['Receives', passed(one, 'out')], ['Keep alive', one.keep_alive_s ? span(one.keep_alive_s * 1000) : 'off'], ['Proxy', html`<span class="mono">${one.proxy}</span>`],
   ] : [];
   return [
     ['User', one.user || session?.user || html`<span class="faint">none</span>`], ...connection,
