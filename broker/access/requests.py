@@ -25,7 +25,7 @@ import msgspec
 from broker.access.agreement import Agreement, Plan, Users
 from broker.requests import json_body, text
 from remoting.access.agreement import UserState
-from remoting.access.key_policy import KeyPolicy
+from remoting.access.key_policy import NOBODY, KeyPolicy
 from remoting.access.rights import ACT_FOR, ADMIN
 from remoting.access.users import NORMAL, SUPER, Entry, EntryError, User, UserTable, entry_of
 from remoting.protocol.errors import LightMQError, NotOffered, Refused
@@ -128,6 +128,8 @@ class UserRequests:
         name, body = text(command.fields, "username").strip(), json_body(command)
         if not _usable(name) or ":" in name:
             raise _invalid(f"a user's name has 1 to {NAME_CHARS_MAX} printable characters and no colon")
+        if name == NOBODY:
+            raise _invalid(f"{NOBODY!r} stands for all who show no key: give a user another name")
         secret = body.get("password")
         if not isinstance(secret, str) or not secret:
             raise _invalid("a user needs a password")

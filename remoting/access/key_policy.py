@@ -141,7 +141,9 @@ class KeyPolicy:
             return True
         if action in (PUBLISH, CONSUME, LOCATE):
             return self._message_right(self._grants_of(identity, host), action, resource)
-        return action == ADMIN and self._listed is not None and self._users.manages(identity, code, resource, host)
+        if identity == NOBODY or action != ADMIN or self._listed is None:
+            return False  # a user of that name, made by a request, is nobody's
+        return self._users.manages(identity, code, resource, host)
 
     def readable(self, identity: str, topic_filter: str, host: str = "") -> Callable[[bytes], Verdict] | None:
         """Return the judge of a filter's topics, of which the key may read some; None when it may read none."""

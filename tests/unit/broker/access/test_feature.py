@@ -137,6 +137,7 @@ async def test_only_administrators_may_ask(guarded, policy):
         (Code.AUTH_CREATE_USER, {"username": "configured"}, {"password": "x"}),
         (Code.AUTH_CREATE_USER, {"username": ""}, {"password": "x"}),
         (Code.AUTH_CREATE_USER, {"username": "a:b"}, {"password": "x"}),
+        (Code.AUTH_CREATE_USER, {"username": "anonymous"}, {"password": "x"}),  # who shows no key
         (Code.AUTH_CREATE_USER, {"username": "bob"}, {}),
         (Code.AUTH_CREATE_USER, {"username": "bob"}, {"password": "x" * 257}),
         (Code.AUTH_CREATE_USER, {"username": "bob"}, {"password": "x", "userType": "King"}),

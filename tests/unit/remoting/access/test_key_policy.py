@@ -8,7 +8,10 @@ import pytest
 import structlog
 
 from remoting.access.key_policy import KeyPolicy
+from remoting.access.users import NORMAL, SUPER, User, UserTable, entry_of
+from remoting.protocol.frames.codes import RequestCode
 from runtime.files import WatchedFile
+from tests.support.plants import Plant, catches
 
 RULES = """
 topic read public/#
@@ -178,3 +181,31 @@ def test_a_filter_that_a_key_may_read_in_part(tmp_path: Path) -> None:
     assert policy.readable("etl", "other/#") is None
     assert policy.readable("nobody", "#") is None
     assert KeyPolicy(listed, structlog.get_logger(), WatchedFile, partly=False).readable("etl", "#") is None
+
+
+@catches(
+    Plant("a-role-of-nobody", "remoting.access.key_policy:KeyPolicy.role_for", "if identity == NOBODY:", "if False:"),
+    Plant("nobody-manages", "remoting.access.key_policy:KeyPolicy.allows", "identity == NOBODY or", ""),
+    Plant(
+        "a-name-is-a-proof", "remoting.access.key_policy:KeyPolicy._grants_of", "anonymous = identity == NOBODY",
+        "anonymous = False",
+    ),
+)  # fmt: skip
+def test_whoever_shows_no_key_has_no_role_whatever_is_written(path: Path) -> None:
+    """A user may be called `anonymous`, in the file or by a request: that gives nobody without a key anything."""
+    roles = "role admin\nrole proxy\nrole monitor\nrole controller\nrole broker plants\ntopic readwrite #\n"
+    path.write_text(f"user anonymous\n{roles}")
+    listed = make(path)
+    path.write_text(RULES)
+    entries = {"anonymous": tuple(entry_of(what, ["All"], [], "Allow") for what in ("Cluster:*", "Topic:*", "Group:*"))}
+    made = {kind: make(path) for kind in (SUPER, NORMAL)}
+    for kind, policy in made.items():
+        policy.use(UserTable({"anonymous": User(secret="s", type=kind)}, entries))
+    asked = [
+        ("session", "c"), ("act_for", ""), ("monitor", ""), ("appoint", ""), ("register", "plants"),
+        ("admin", "orders"), ("publish", "orders"), ("consume", "orders"),
+    ]  # fmt: skip
+    for policy in (listed, *made.values()):
+        for action, resource in asked:
+            for code in (0, RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_BROKER_CONFIG):
+                assert not policy.allows("anonymous", action, resource, code), (action, code)

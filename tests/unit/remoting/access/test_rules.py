@@ -8,9 +8,12 @@ from remoting.access.acl_file import parse
 from remoting.access.rules import (
     ANONYMOUS,
     EVERYTHING,
+    HASH,
+    PLUS,
     WRITE_ALL_MASK,
     Grants,
     Identity,
+    Prefix,
     Rule,
     RuleSet,
     Unproven,
@@ -19,8 +22,10 @@ from remoting.access.rules import (
     fill,
     intersects,
     split,
+    topic_prefix,
     write_bit,
 )
+from tests.support.plants import Plant, catches
 
 STRANGE = ["#", "+", "a/b", "a/#", "", "/", "x\0y", "+/+"]
 
@@ -226,6 +231,26 @@ def test_intersects(one: str, other: str, shared: bool) -> None:
     """Some topic matches both, in either order."""
     assert intersects(split(one), split(other)) is shared
     assert intersects(split(other), split(one)) is shared
+
+
+@catches(
+    Plant("seen-from-the-left", "remoting.access.rules:intersects", "and not _level_contains(right, left)", ""),
+    Plant("seen-from-the-right", "remoting.access.rules:intersects", "not _level_contains(left, right) and", ""),
+)
+def test_a_prefix_meets_what_begins_with_it() -> None:
+    """Whichever of the two is the rule: a deny that is looked at from one side only is overlooked."""
+    orders, every_order = (Prefix(b"ord"),), (topic_prefix(b"ord"), HASH)
+    for one, other, shared in [
+        (orders, (b"orders",), True),
+        (orders, (b"or",), False),
+        (orders, (Prefix(b"order"),), True),
+        (orders, (Prefix(b"bill"),), False),
+        (orders, (PLUS,), True),
+        (every_order, (b"orders", HASH), True),
+        (every_order, (b"or", HASH), False),
+    ]:
+        assert intersects(one, other) is shared, (one, other)
+        assert intersects(other, one) is shared, (other, one)
 
 
 def test_covers() -> None:
