@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from broker.delayed import buckets
 from broker.delayed.buckets import NOTHING, DelayBucket, Key, progress_value
 from remoting.native.vectors import arange, column
+from tests.support.plants import Plant, catches
+
+IS_EMPTY = "broker.delayed.buckets:DelayBucket.is_empty"
 
 
 def see(bucket: DelayBucket, offset: int, *dues: int) -> None:
@@ -114,6 +117,35 @@ def test_unreadable_records_are_skipped() -> None:
     bucket.take(1, 2**62)
     assert bucket.is_empty(4)
     assert not bucket.is_empty(5)
+
+
+@catches(
+    Plant("not-all-was-read", IS_EMPTY, "self.cursor == next_offset and", ""),
+    Plant("some-did-not-fit", IS_EMPTY, "self._beyond is None and", ""),
+    Plant("some-still-wait", IS_EMPTY, "and not len(self._heap)", ""),
+)
+def test_a_bucket_is_removed_when_nothing_in_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its queue goes with it: not while a record was not read, waits in memory, or had no room there."""
+    monkeypatch.setattr(buckets, "KEPT_MAX", 4)
+    bucket = DelayBucket(0, 1)
+    assert not bucket.is_empty(0), "it was never read"
+    bucket.open()
+    see(bucket, 0, 10, 20, 30, 40, 50)
+    bucket.mark_seen(5, 10**9)
+    assert not bucket.is_empty(5), "all wait"
+    for key in taken(bucket, 2):
+        bucket.delivered_up_to(key, 1)
+    assert not bucket.is_empty(5), "three had no room"
+    while bucket.next_due_ms is not None or bucket.must_rescan:
+        if bucket.must_rescan:
+            bucket.open()
+            see(bucket, 0, 10, 20, 30, 40, 50)
+            bucket.mark_seen(5, 10**9)
+            assert not bucket.is_empty(5), "three still wait"
+        for key in taken(bucket, 2):
+            bucket.delivered_up_to(key, 1)
+    assert not bucket.is_empty(6), "one more was added"
+    assert bucket.is_empty(5)
 
 
 def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,10 @@ import pytest
 from broker.groups.groups import offset_change
 from broker.pop.popping import PopAsk
 from broker.pop.revival import DAMAGED_MS, RETRY_MS
+from broker.store.errors import StoreFull
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from tests.support.plants import Plant, catches
 from tests.unit.broker.conftest import BrokerBench
 from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, Message, ack, expire, feature, pop, send
 
@@ -152,3 +154,31 @@ async def test_one_message_that_cannot_be_stored_holds_up_no_other(running, monk
     assert bodies(messages) == [b"1", b"2"]
     assert [await ack(running.connect(), message) for message in messages] == [ResponseCode.SUCCESS] * 2
     assert feature(running).status() == {"pop_in_flight": 1}
+
+
+RUN = "broker.pop.revival:Revival.run"
+
+
+@catches(
+    Plant("not-looked-at-again", RUN, "self._in_flight.table.postpone(left, now_ms + RETRY_MS)", "pass"),
+    Plant("one-is-looked-at-again", RUN, "for left in found[at:]:", "for left in found[at : at + 1]:"),
+    Plant("the-first-is-forgotten", RUN, "for left in found[at:]:", "for left in found[at + 1 :]:"),
+)
+async def test_a_full_disk_loses_nobodys_turn(running, monkeypatch) -> None:
+    """While there is no room nothing is given again; once there is, everything is, without a restart."""
+    connection = running.connect()
+    for queue in range(3):
+        await send(connection, b"%d" % queue, queue=queue)
+    assert len(await pop(connection)) == 3
+    with monkeypatch.context() as full:
+        full.setattr(running.store, "append", _no_room)
+        await expire(running)
+        await expire(running, RETRY_MS)
+        assert feature(running).status() == {"pop_in_flight": 3}
+    await expire(running, RETRY_MS)
+    assert bodies(await pop(connection)) == [b"0", b"1", b"2"]
+    assert outcomes(running) == {"retry": 3}
+
+
+def _no_room(*_arguments: object, **_options: object) -> None:
+    raise StoreFull("no room")

@@ -18,6 +18,7 @@ from broker.replication.leader import (
     expired,
 )
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from tests.support.plants import Plant, catches
 
 SETTINGS = LeaderSettings(window_bytes=100, part_bytes=40, small_bytes=0, replicas_max=3)
 LOG = Extent(50, 300, Epochs([(4, 0), (5, 200)]))
@@ -286,6 +287,12 @@ def test_an_absent_member_leaves_after_a_while():
     assert leader.members.effective == {1, 2}
 
 
+@catches(
+    Plant(
+        "every-answer-is-caught-up", "broker.replication.leader:Leader.acknowledged",
+        "if 0 <= replica.mark_end <= ack.end:", "if 0 <= replica.mark_end:",
+    )
+)  # fmt: skip
 def test_a_member_that_does_not_catch_up_leaves():
     """Caught up means to have acknowledged all there was at an earlier send."""
     leader = a_leader({1, 2})
@@ -298,6 +305,32 @@ def test_a_member_that_does_not_catch_up_leaves():
     leader.members.learn({1}, 8)
     give(leader, 20, 300, 5_100)
     assert leader.replicas()[0].lag_ms(300, 5_200) == 0
+
+
+@catches(
+    Plant(
+        "caught-up-when-it-answers", "broker.replication.leader:Leader.acknowledged",
+        "replica.caught_up_ms = replica.mark_ms", "replica.caught_up_ms = now_ms",
+    ),
+)  # fmt: skip
+def test_a_member_that_is_always_behind_leaves():
+    """It acknowledges without a pause what was sent six seconds before, and each time the log has grown by then.
+
+    Every write waits for it: it had all there was six seconds ago, whenever that is looked at.
+    """
+    leader = a_leader({1, 2})
+    stream(leader, 2)
+    end, asked = 200, []
+    for now_ms in range(0, 30_000, 2_000):
+        end += 20
+        leader.sent(20, 20, end, now_ms)
+        if now_ms >= 6_000:
+            leader.acknowledged(20, Ack(5, end - 60), now_ms)
+        proposal = leader.check(end, now_ms)
+        if proposal is not None:
+            asked.append((now_ms, proposal.members))
+            break
+    assert asked == [(6_000, {1})]
 
 
 def test_reconnecting_is_not_catching_up():

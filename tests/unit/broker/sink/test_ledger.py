@@ -18,6 +18,9 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 from remoting.protocol.records.image import hide
 from remoting.protocol.records.record import RecordView
+from tests.support.plants import FAILURES, Plant, catches
+
+STEP = "broker.sink.ledger:SinkLedger.step"
 
 
 class Sink:
@@ -224,6 +227,57 @@ def test_only_what_is_prepared_is_committed(bench, rows) -> None:
         sink.commit(0, [other])
     assert sink.commit(0, [second])
     assert sink.bodies() == [b"2"]
+
+
+@catches(
+    Plant("forgotten-at-the-end", STEP, "[one for one in last.prepared if one[0] > run.batch]", "[]"),
+    Plant(
+        "forgotten-on-the-way",
+        STEP,
+        "msgspec.structs.replace(last, open=OpenCommit(run.batch, run.handles, done, run.plan, run.digest))",
+        "LedgerRecord(last.last_batch, OpenCommit(run.batch, run.handles, done, run.plan, run.digest), last.plan)",
+    ),
+    Plant(
+        "not-kept-after-a-start",
+        "broker.sink.ledger:SinkLedger.__init__",
+        "self._keep(bytes(key).decode(), batch, handles)",
+        "pass",
+    ),
+    Plant(
+        "anything-may-be-committed",
+        "broker.sink.ledger:SinkLedger.begin",
+        "if prepared and list(handles) not in prepared:",
+        "if False:",
+    ),
+    raises=(*FAILURES, Refused),
+)
+@pytest.mark.parametrize("steps", [1, 99], ids=["in the middle", "whole"])
+def test_a_commit_leaves_what_is_prepared_for_later_batches(bench, rows, steps) -> None:
+    """Two groups of brokers: batch 1 is prepared here, and the other group may have decided it, when batch 0 ends.
+
+    Also if this broker stops in the middle of batch 0: what is prepared lasts until its own batch is committed.
+    """
+    sink = Sink(bench, group_bytes_max=1_000)
+    first = sink.stage(rows(*[b"%03d" % number for number in range(20)]), 0)
+    decided, other = sink.stage(rows(b"decided"), 1, attempt=1), sink.stage(rows(b"other"), 1, attempt=2)
+    sink.ledger.prepare("s", 0, [first])
+    sink.ledger.prepare("s", 1, [decided])
+    run = sink.ledger.begin("s", 0, [first])
+    while not run.finished and steps:
+        sink.ledger.step(run)
+        steps -= 1
+    bench.reopen()
+    again = Sink(bench, group_bytes_max=1_000)
+    for run in again.ledger.unfinished():
+        while not run.finished:
+            again.ledger.step(run)
+    bench.settle()
+    assert again.ledger.expire(1_000) == 1, "the attempt that is not prepared"
+    assert again.stages.find(AttemptKey("s", 1, 0, 1)) is not None
+    with pytest.raises(Refused, match="prepared here for a commit at another broker group"):
+        again.commit(1, [(other[0], other[1], 0)])
+    assert again.commit(1, [decided])
+    assert again.bodies()[-1] == b"decided"
 
 
 @pytest.mark.parametrize("steps", [0, 2, 99])

@@ -24,6 +24,9 @@ from remoting.native import core as native
 from runtime.faults import FaultPoints
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, message
+from tests.support.plants import Plant, catches
+
+DROP_NEWEST = "broker.store.log.commit_log:CommitLog.drop_newest"
 
 
 def make(tmp_path: Path, faults: FaultPoints | None = None) -> CommitLog:
@@ -183,6 +186,35 @@ def test_files_deleted_together_are_deleted_durably_one_by_one(tmp_path: Path, m
     )
     log.drop_before(8192)
     assert durable == [[4096, 8192], [8192]]
+    log.close()
+
+
+@catches(
+    Plant(
+        "only-the-last-is-durable", DROP_NEWEST, "        fsync_dir(self.directory)", "    fsync_dir(self.directory)"
+    ),
+    Plant("none-is-durable", DROP_NEWEST, "fsync_dir(self.directory)", "pass"),
+)
+@pytest.mark.parametrize("way", ["truncate", "restart", "resize"])
+def test_the_newest_files_are_deleted_durably_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """What was cut must not come back after a power cut: its records would follow others by then."""
+    log = make(tmp_path)
+    for position in (0, 4096, 8192):
+        put(log, position, b"x" * 4096)
+    durable: list[list[int]] = []
+    monkeypatch.setattr(
+        commit_log, "fsync_dir", lambda path: durable.append([int(each.name) for each in list_segments(path)])
+    )
+    if way == "truncate":
+        LogRepair(log).truncate(100)
+    elif way == "restart":
+        LogRepair(log).restart(9_000)
+    else:
+        log.end = log.durable = 100
+        LogRepair(log).resize_last(4096)
+    assert durable[:2] == [[0, 4096], [0]]
     log.close()
 
 
