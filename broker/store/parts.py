@@ -47,6 +47,7 @@ from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import SNAPSHOT, load_snapshot
 from broker.store.upkeep.damage import DamageWatch, Kept, Scrub
+from broker.store.upkeep.ended_rows import EndedRows
 from broker.store.upkeep.maintenance import Maintenance, Marks, Snapshots
 from broker.store.upkeep.retention import Append, Retention
 from remoting.native import core as native
@@ -246,7 +247,8 @@ def _with_upkeep(
         reading=Reading(opened.registry, opened.index, base.reader, base.times, base.damage),
         retention=retention, scrub=scrub, marks=marks, snapshots=snapshots,
         maintenance=Maintenance(
-            opened.log, base.guard, site.thread, base.jobs, index_flusher, base.keys, retention, scrub, marks, snapshots
+            opened.log, base.guard, site.thread, base.jobs, index_flusher, base.keys, retention, scrub, marks,
+            snapshots, EndedRows(opened.tables.queues, opened.index),
         ),
         begun_position=opened.log.end,
     )  # fmt: skip

@@ -142,6 +142,15 @@ class QueueIndex:
             self.tail.grow(queue_count)
             self.queue_count = queue_count
 
+    def forget_rows(self, first: int, end: int) -> bool:
+        """Free the rows of the ids [first, end), all deleted; false: not yet, there are entries of them."""
+        tail = self.tail
+        newest, confirmed, following = (tail.row_column(word)[first:end] for word in (NEWEST, CONFIRMED, NEXT))
+        if not (newest < tail.first).all() or not (confirmed == following).all():
+            return False
+        tail.forget(first, end)
+        return True
+
     def set_floor(self, queue: int, next_offset: int) -> None:
         """Make `queue` continue at `next_offset` or later: its earlier entries have expired."""
         self.grow(queue + 1)

@@ -13,7 +13,8 @@ it was stored). In a row the newest entry counts only when it is live; flushed n
 oldest live entry, else everything below next_offset is in runs. Readers in other processes map the file, read `entry
 count`, and take entries below it whose position is below `confirm position`.
 Invariant: an entry is complete before the count that covers it; the file is allocated in full, so a store into the map
-cannot hit a full disk; the durable position is only ever a value that fdatasync has already proved.
+cannot hit a full disk, except for rows that `forget` gave back, into which nothing is stored any more; the durable
+position is only ever a value that fdatasync has already proved.
 Thread rule: one writer (the loop thread); the index thread reads the sealed part, which stays until `release`.
 """
 
@@ -23,6 +24,7 @@ import errno
 import mmap
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from broker.store.index.run import Entries
@@ -49,6 +51,8 @@ _ENTRY_BYTES = SLOT_BYTES + 4
 COUNT, END, CONFIRM, FIRST, DURABLE, DURABLE_CHECK, GENERATION, BEGIN, EPOCH = range(9)
 """The counters, i64 each; what they mean stands above."""
 QUEUES_MIN = 4096
+GROWTH_MAX = 1 << 20
+"""Rows that are made at once, beyond those that are needed: 32 MiB."""
 
 
 class Tail:
@@ -60,6 +64,8 @@ class Tail:
         self.first = 1
         self.count = 1
         self._queues = max(QUEUES_MIN, queue_count)
+        self._allocated = 0
+        """Bytes of the file that were allocated; some may have been given back."""
         self._rows_at = rows_at(capacity)
         fresh = path.with_suffix(".tmp")
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -93,7 +99,9 @@ class Tail:
 
     def _map(self, descriptor: int) -> None:
         size = self._size
-        os.posix_fallocate(descriptor, 0, size)
+        if size > self._allocated:
+            os.posix_fallocate(descriptor, self._allocated, size - self._allocated)
+            self._allocated = size
         self._mmap = mmap.mmap(descriptor, size)
         self._mmap[: HEADER.size] = HEADER.pack(MAGIC, self.capacity, self._queues)
         self.counters = memoryview(self._mmap)[COUNTERS_AT : COUNTERS_AT + 8 * (EPOCH + 1)].cast("q")
@@ -119,12 +127,23 @@ class Tail:
         """Make rows for queue ids below `queue_count`; the file gets longer, never shorter. Raises OSError."""
         if queue_count <= self._queues:
             return
-        before, self._queues = self._queues, max(queue_count, 2 * self._queues)
+        before, self._queues = self._queues, max(queue_count, min(2 * self._queues, self._queues + GROWTH_MAX))
         try:
             self._map(self._descriptor)
         except OSError:
             self._queues = before
             raise
+
+    def forget(self, first: int, end: int) -> None:
+        """Give the whole pages of the rows [first, end) back to the system; they read as zeros, nothing stores there.
+
+        A file system that cannot keeps them.
+        """
+        at, behind = self._rows_at + first * _ROW_BYTES, self._rows_at + end * _ROW_BYTES
+        at, behind = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, behind // mmap.PAGESIZE * mmap.PAGESIZE
+        if at < behind:
+            with suppress(OSError):
+                self._mmap.madvise(mmap.MADV_REMOVE, at, behind - at)
 
     def append(self, entries: EntryBlock) -> None:
         """Add entries in log order whose offsets the rows have given out; readers see them after `publish`.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from remoting.native import core as native
@@ -25,10 +25,6 @@ from remoting.native.vectors import Column, column, cumsum, empty, nonzero, spre
 
 VALUE = struct.Struct("<Iq")
 GONE = 0xFFFF_FFFF
-PAGE_BITS = 8
-PAGE = 1 << PAGE_BITS
-"""Neighbouring ids whose rows are kept, or not, together."""
-PAGE_MASK = PAGE - 1
 PAGE_BITS = 8
 PAGE = 1 << PAGE_BITS
 """Neighbouring ids whose rows are kept, or not, together."""
@@ -121,6 +117,8 @@ class NameTable:
         self.floor: tuple[int, int] | None = None
         self.next_id = 0
         """The id the next new queue gets."""
+        self.on_dropped: Callable[[int], None] | None = None
+        """Called with the number of a page that has lost its last queue."""
         self._blob = bytearray()
         self._dead_bytes = 0
         self._pages: dict[int, _NameRows] = {}
@@ -236,6 +234,8 @@ class NameTable:
         self.count -= 1
         if not page.live:
             del self._pages[number], self._order[bisect_left(self._order, number)]
+            if self.on_dropped is not None:
+                self.on_dropped(number)
         if self._dead_bytes > _DEAD_BYTES_MIN and 2 * self._dead_bytes > len(self._blob):
             self._compact()
 

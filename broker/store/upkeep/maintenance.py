@@ -1,4 +1,4 @@
-"""The store's upkeep, in bounded steps: next segment, mark, checkpoint, snapshot, retention, and the last things.
+"""The store's upkeep, in bounded steps: next segment, mark, checkpoint, snapshot, retention, rows, and the last things.
 
 Invariant: mark, checkpoint and snapshot are saved only after the log is durable up to the position they name; in a
 group a snapshot waits until that position is confirmed, because the log may be cut behind what is.
@@ -20,6 +20,7 @@ from broker.store.log.metadata import Checkpoint, DurableMark, Mark, save_checkp
 from broker.store.recovery.opening import Opened
 from broker.store.state.state_tables import FrozenTables, save_snapshot, snapshot_size
 from broker.store.upkeep.damage import Scrub
+from broker.store.upkeep.ended_rows import EndedRows
 from broker.store.upkeep.retention import Retention
 
 CHECKPOINT_LOG_BYTES = 16 * 1024 * 1024
@@ -163,6 +164,7 @@ class Maintenance:
         scrub: Scrub | None,
         marks: Marks,
         snapshots: Snapshots,
+        ended_rows: EndedRows,
     ) -> None:
         self._log = log
         self._guard = guard
@@ -174,6 +176,7 @@ class Maintenance:
         self._scrub = scrub
         self._marks = marks
         self._snapshots = snapshots
+        self._ended_rows = ended_rows
         self._pages_released_ms = 0
 
     def step(self, now_ms: int, flushed: int) -> bool:
@@ -189,6 +192,7 @@ class Maintenance:
         self._marks.step(flushed)
         self._index_flusher.flush_if_full()
         self._retention.step(now_ms, flushed)
+        self._ended_rows.step()
         if self._keys is not None:
             self._keys.step(self._index_flusher.covered, self._index_flusher.end_position)
         if self._scrub is not None:
