@@ -61,8 +61,8 @@ class ConsoleConfig:
     live_messages_max: int = setting(500, minimum=1)
     """Messages that wait for one live tail; further ones are dropped, counted, and the viewer is told."""
     sign_in_failures_max: int = setting(10, minimum=1)
-    """Failed sign-ins of one address within `sign_in_window_ms`; further ones are answered with 429 and not logged.
-    What is right is let in all the same."""
+    """Failed sign-ins of one address within `sign_in_window_ms`; further ones are answered with 429, two per second,
+    and logged as one number when the time is over. What is right is let in all the same, and at once."""
     sign_in_window_ms: int = setting(60_000, minimum=1_000)
     """See `sign_in_failures_max`."""
     history_s: int = setting(600, minimum=60, maximum=86_400)

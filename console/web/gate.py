@@ -5,14 +5,17 @@
 
 A request that a browser makes for another site is refused by its Origin or Sec-Fetch-Site header, whatever it proves:
 browsers add cookies and remembered passwords on their own. Guesses are counted per address in every form, and answered
-with 429 when there are too many; what is right is let in all the same (`attempts`). Behind a reverse proxy the address
-is the one that it names in X-Forwarded-For, if `console.trusted_proxies` has the proxy's.
+with 429, late and one after the other, when there are too many; what is right is let in all the same and at once
+(`attempts`). The first failures of an address are logged one by one, the others of a window as one number behind it.
+Behind a reverse proxy the address is the one that it names in X-Forwarded-For, if `console.trusted_proxies` has the
+proxy's.
 Invariants: nothing is served over the network in the clear unless the configuration says so; a refusal tells nothing
 about which part of a proof was wrong. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +46,8 @@ LOCAL = "local"
 FORWARDED_HEADER = "X-Forwarded-For"
 ADDRESS_CHARACTERS_MAX = 64
 """Longest address that is kept of one that a proxy names."""
+SECRET_CHARACTERS_MIN = 16
+"""Length of a secret that cannot be guessed, if it is random; a shorter one is let in and warned of."""
 REASONS = ("unproven", "too_many", "cross_site", "csrf", "insecure")
 
 
@@ -52,6 +57,27 @@ class Proved:
 
     viewer: Viewer
     session: ConsoleSession | None = None
+
+
+class TooManyFailures(ApiProblem):
+    """A wrong token or secret of an address that has failed too often; the answer waits."""
+
+    def __init__(self, text: str, window_ms: int, hold_ms: int, released: Callable[[], None]) -> None:
+        """`window_ms`: how long the address is answered so; `hold_ms`: 0 for an answer at once, the last on its
+        connection."""
+        super().__init__(429, "too_many", text, {"Retry-After": str(-(-window_ms // 1_000))})
+        self._hold_ms = hold_ms
+        self._released = released
+
+    async def hold(self) -> bool:
+        """Wait until the answer is due; return whether the connection stays open behind it."""
+        if not self._hold_ms:
+            return False
+        try:
+            await asyncio.sleep(self._hold_ms / 1_000)
+        finally:
+            self._released()
+        return True
 
 
 class ConsoleGate:
@@ -143,13 +169,15 @@ class ConsoleGate:
         elif self._identities.knows_secret(user, secret):
             viewer = Viewer(user, role_of(self._identities, user), host, user)
             self._log.info("console_sign_in", user=user, role=viewer.role, address=host)
+            if len(secret) < SECRET_CHARACTERS_MIN:
+                self._log.warning("console_secret_short", user=user, characters_min=SECRET_CHARACTERS_MIN)
             return self.sessions.begin(viewer, self.now_ms(), self._key_holds(viewer, self._identities.digest(user)))
         raise self._failed(host)
 
-    def refusal(self, reason: str, status: int, text: str, headers: dict[str, str] | None = None) -> ApiProblem:
+    def refusal(self, reason: str, status: int, text: str) -> ApiProblem:
         """Return the error of a refused request, which is counted."""
         self._refused[reason].value += 1
-        return ApiProblem(status, reason, text, headers)
+        return ApiProblem(status, reason, text)
 
     def _program(self, request: web.Request, authorization: str) -> Viewer:
         host = self._host_of(request)
@@ -179,14 +207,22 @@ class ConsoleGate:
         return lambda: digest is not None and identities.digest(key) == digest and role_of(identities, key) == role
 
     def _failed(self, host: str) -> ApiProblem:
-        wait_ms = self._attempts.failed(host, self.now_ms())
-        if wait_ms:
-            return self.refusal(
-                "too_many", 429, "too many failed sign-ins from this address; this one was wrong too",
-                {"Retry-After": str(-(-wait_ms // 1_000))},
-            )  # fmt: skip
-        self._log.warning("console_sign_in_failed", address=host)
-        return self.refusal("unproven", 401, "that is not a valid token, or not the secret of a known access key")
+        window_ms = self._attempts.failed(host, self.now_ms())
+        if not window_ms:
+            self._log.warning("console_sign_in_failed", address=host)
+            return self.refusal("unproven", 401, "that is not a valid token, or not the secret of a known access key")
+        if self._attempts.unlogged(host) == 1:
+            asyncio.get_running_loop().call_later(window_ms / 1_000, self._log_more, host)
+        self._refused["too_many"].value += 1
+        return TooManyFailures(
+            "too many failed sign-ins from this address; this one was wrong too",
+            window_ms, self._attempts.hold(host, self.now_ms()), lambda: self._attempts.released(host),
+        )  # fmt: skip
+
+    def _log_more(self, host: str) -> None:
+        more = self._attempts.take_unlogged(host)
+        if more:
+            self._log.warning("console_sign_in_failed", address=host, more=more)
 
     def _host_of(self, request: web.Request) -> str:
         """Return the client's address: the last one that no trusted proxy has, of those that proxies have noted."""

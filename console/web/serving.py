@@ -19,7 +19,7 @@ from console.api.problems import CONTENT_TYPE, ApiProblem, bad, problem_of
 from console.cluster import BrokerGroupsView
 from console.figures import OverviewFigures
 from console.viewers import MONITOR
-from console.web.gate import ConsoleGate, Proved
+from console.web.gate import ConsoleGate, Proved, TooManyFailures
 from remoting.protocol.errors import LightMQError
 from runtime.logs import get_logger
 
@@ -46,6 +46,11 @@ def telling_problems(serve: Answering) -> Answering:
     async def telling(request: web.Request) -> web.StreamResponse:
         try:
             return await serve(request)
+        except TooManyFailures as error:
+            response = problem(error)
+            if not await error.hold():
+                response.force_close()
+            return response
         except ApiProblem as error:
             return problem(error)
         except LightMQError as error:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import structlog
 from yarl import URL
 
 from console.api.table import OPERATIONS
 from console.config import ConsoleConfig
 from console.tokens import NAME, TokenFile
 from console.viewers import ADMIN, MONITOR
+from console.web.attempts import HOLD_MS
 from tests.support.addresses import own_address
 from tests.support.console_rig import ConsolePage, console_page
 
@@ -185,6 +188,37 @@ async def test_guessing_keeps_nobody_out(tmp_path: Path) -> None:
             assert (answer.status, int(answer.headers["Retry-After"]) > 0) == (429, True)
         right = {"Authorization": f"Bearer {page.token}"}
         assert (await status_of(page, "GET", "/api/v1/overview", headers=right))[0] == 200
+
+
+async def test_one_who_guesses_is_slowed_and_others_of_the_address_are_not(tmp_path: Path) -> None:
+    """Wrong answers take turns, the right ones do not wait for them; the log has one line for all of them."""
+    config = ConsoleConfig(sign_in_failures_max=2, sign_in_window_ms=2_000)
+    with structlog.testing.capture_logs() as said:
+        async with console_page(tmp_path, console=config) as page:
+            await guess_and_show(page)
+            async with asyncio.timeout(30):
+                while not any("more" in one for one in said):
+                    await asyncio.sleep(0.05)
+    failed = [one for one in said if one["event"] == "console_sign_in_failed"]
+    assert [one.get("more") for one in failed] == [None, None, 5]
+
+
+async def guess_and_show(page: ConsolePage) -> None:
+    """Seven wrong tokens, the last five at a time, and the right one behind them."""
+
+    async def shown(token: str) -> tuple[int, float]:
+        began = time.monotonic()
+        asked = status_of(page, "GET", "/api/v1/session", headers={"Authorization": f"Bearer {token}"})
+        return (await asked)[0], time.monotonic() - began
+
+    first = [(await shown("guessed"))[0] for _ in range(2)]
+    guesses = [asyncio.ensure_future(shown("guessed")) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert (await shown(page.token))[0] == 200
+    assert not all(one.done() for one in guesses), "it did not wait behind them"
+    found = sorted(await asyncio.gather(*guesses), key=lambda one: one[1])
+    assert (first, {one[0] for one in found}) == ([401, 401], {429})
+    assert found[-1][1] >= 4 * HOLD_MS / 1_000
 
 
 async def test_a_trusted_proxy_names_who_guesses(tmp_path: Path) -> None:
