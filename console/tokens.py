@@ -1,10 +1,12 @@
 """The tokens of the first sign-in: random texts, of which the data directory holds only hashes.
 
     DATA/console-tokens   {"admin": "sha256:...", "monitor": "sha256:..."}     readable by its owner alone (0600)
+    DATA/console-token    the administrator's token of the first start, where that start could not show it to a person
+                          (0600); it ends with the token
 
 A token has 256 random bits, so a plain hash reveals nothing, and costs nothing to check. A new one replaces the old one
 of its role at once: sessions that began with the old one end, also those of a running server. Invariant: a token is
-shown by the call that makes it, and by no other. Thread rule: reads a small file; any thread.
+shown by the call that makes it, and by no other but that file. Thread rule: reads a small file; any thread.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_replace
 
 NAME = "console-tokens"
+UNSHOWN_NAME = "console-token"
 MODE = 0o600
 PREFIX = "lmq_"
 RANDOM_BYTES = 32
@@ -36,6 +39,7 @@ class TokenFile:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
+        self._unshown = directory / UNSHOWN_NAME
         self._seen: tuple[int, int, int] | None = None
         self._hashes: dict[str, str] = {}
 
@@ -67,7 +71,14 @@ class TokenFile:
         token = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
         hashes = {**self._read(), role: hash_of(token)}
         atomic_replace(self._path, json.dumps(hashes).encode() + b"\n", mode=MODE)
+        if role == ADMIN:
+            self._unshown.unlink(missing_ok=True)
         return token
+
+    def keep_unshown(self, token: str) -> Path:
+        """Write the administrator's token, which nobody has seen, to a file for its owner; return its path. OSError."""
+        atomic_replace(self._unshown, f"{token}\n".encode(), mode=MODE)
+        return self._unshown
 
     def _read(self) -> dict[str, str]:
         """Return the hashes by role; read again when the file has changed. LocalMisuse when it is unusable."""

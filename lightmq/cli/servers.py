@@ -5,7 +5,6 @@ Invariant: what can be known to be wrong (configuration, ports, the password fil
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,7 +21,6 @@ from lightmq.servers.serving import (
     Server,
     check_free,
     durability,
-    off_terminal,
     part_greeting,
     prepare,
     serve,
@@ -203,12 +201,7 @@ UP = ServerCommand(
     ),
     make=_all_in_one,
     greeting=lambda config, ports, notes: up_greeting(
-        ports,
-        config.up,
-        config.proxy,
-        config.broker,
-        console=config.console,
-        notes=off_terminal(notes, config.up.data_directory, is_terminal=sys.stdout.isatty()),
+        ports, config.up, config.proxy, config.broker, console=config.console, notes=notes
     ),
     is_mqtt=True,
     elsewhere={
@@ -224,7 +217,7 @@ BROKER = ServerCommand(
     "broker",
     ports=lambda config: ((config.broker.host, config.broker.port, "--remoting-port"), _admin(config.broker)),
     make=lambda config: _parts().broker_part(config.broker, config.console, config.tracing),
-    greeting=lambda config, ports, _: f"{part_greeting('broker', ports)}\n{durability(config.broker)}",
+    greeting=lambda config, ports, notes: f"{part_greeting('broker', ports, notes)}\n{durability(config.broker)}",
 )
 CONTROLLER = ServerCommand(
     "controller",
@@ -233,7 +226,7 @@ CONTROLLER = ServerCommand(
         _admin(config.controller),
     ),
     make=lambda config: _parts().controller_part(config.controller, config.console),
-    greeting=lambda _, ports, __: part_greeting("controller", ports),
+    greeting=lambda _, ports, notes: part_greeting("controller", ports, notes),
 )
 
 
@@ -285,14 +278,16 @@ def _start(
         check_free(host, port, option)
     if command.is_mqtt:
         check_users(config.proxy)
-    if "data" in given:
-        prepare(getattr(config, command.section).data_directory, "--data")
+    directory = getattr(config, command.section).data_directory if "data" in given else None
+    if directory is not None:
+        prepare(directory, "--data")
     serve(
         lambda: command.make(config),
         supervised=supervised,
         settings=config.logs,
         json_output=json_output,
         greeting=lambda ports, notes: command.greeting(config, ports, notes),
+        directory=directory,
     )
 
 

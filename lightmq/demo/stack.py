@@ -232,7 +232,8 @@ class Stack:
             mqtt, remoting, admin = (ports.mqtt, ports.nameserver, ports.admin[0]) if ports else (0, 0, 0)
             options = {"mqtt-port": mqtt, "remoting-port": remoting, "admin-port": admin, "data": self._folder}
             ready = self._launch("up", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
-            token = ready.get("console_token", ports.console_token if ports else "")
+            made = ready.get("console_token_file")  # by the first start, whose output is no terminal
+            token = Path(made).read_text().strip() if made else ports.console_token if ports else ""
             return Ports(ready["mqtt"], ready["remoting"], (ready["admin"],), console_token=token)
         controller = self._launch(
             "controller", "--remoting-port", "0", "--admin-port", "0", "--data", str(self._folder / "controller")

@@ -32,17 +32,16 @@ from broker.config import BrokerConfig
 from broker.replication.promises import promise
 from broker.roles.durability import rule_of
 from console.config import ConsoleConfig
+from console.tokens import TokenFile
 from lightmq.configuration import LogsConfig, UpConfig
 from mqtt_proxy.config import PLAIN_PORT, ProxyConfig
 from remoting import background
 from remoting.protocol.errors import LocalMisuse
 from runtime import logs, process
-from runtime.files import atomic_replace, make_directory
+from runtime.files import make_directory
 from runtime.service import Service
 
 ALONE = BrokerConfig()
-TOKEN_FILE = "console-token"  # noqa: S105 - the name of a file
-"""In the data directory: the administrator's token of the first start, where it was not printed on a terminal."""
 
 
 def who_gets_in(proxy: ProxyConfig, *, is_encrypted: bool = False) -> str:
@@ -135,13 +134,12 @@ def _console(console: ConsoleConfig | None, place: str, up: UpConfig, notes: Map
 def off_terminal(notes: Mapping[str, str], directory: Path, *, is_terminal: bool) -> Mapping[str, str]:
     """The notes as they may be printed: where no person reads along, a token would stay in a log that others read.
 
-    It goes to `console-token` in the data directory then, which only its owner can read. Raises OSError.
+    It goes to a file in the data directory then, which only its owner can read. Raises OSError.
     """
     token = notes.get("console_token", "")
     if is_terminal or not token:
         return notes
-    path = directory / TOKEN_FILE
-    atomic_replace(path, f"{token}\n".encode(), mode=0o600)
+    path = TokenFile(directory).keep_unshown(token)
     return {**{name: note for name, note in notes.items() if name != "console_token"}, "console_token_file": str(path)}
 
 
@@ -190,10 +188,13 @@ def _listeners(ports: Mapping[str, int], proxy: ProxyConfig) -> str:
     return "\n".join(lines)
 
 
-def part_greeting(part: str, ports: Mapping[str, int]) -> str:
-    """The text of a server that is a process of its own."""
+def part_greeting(part: str, ports: Mapping[str, int], notes: Mapping[str, str] = {}) -> str:
+    """The text of a server that is a process of its own, with the token of the first start where it has a console."""
     listed = ", ".join(f"{name} port {port}" for name, port in ports.items())
-    return f"lightmq {part} is ready: {listed}. Ctrl-C stops it."
+    file, token = notes.get("console_token_file"), notes.get("console_token")
+    shown = f"{token}, shown only this once" if token else f"in {file}, for you alone"
+    signs_in = f"\nThe console's administrator token is {shown}." if token or file else ""
+    return f"lightmq {part} is ready: {listed}. Ctrl-C stops it.{signs_in}"
 
 
 class PortTaken(LocalMisuse):
@@ -290,18 +291,26 @@ def serve(
     settings: LogsConfig,
     json_output: bool,
     greeting: Greeting,
+    directory: Path | None = None,
     supervised: bool = False,
 ) -> None:
     """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises.
 
-    ``supervised``: by another process, which keeps the standard input open; its end is a signal to stop.
+    ``directory``: its data directory, if it has one. ``supervised``: by another process, which keeps the standard input
+    open; its end is a signal to stop.
     """
     process.refuse_optimised()
     logs.setup(settings.level, json=settings.json)
-    process.run(_serve(make, json_output=json_output, greeting=greeting, supervised=supervised))
+
+    def told(ports: Mapping[str, int], notes: Mapping[str, str]) -> str:
+        if directory is not None:
+            notes = off_terminal(notes, directory, is_terminal=sys.stdout.isatty())
+        return json.dumps({**ports, **notes}) if json_output else greeting(ports, notes)
+
+    process.run(_serve(make, told=told, supervised=supervised))
 
 
-async def _serve(make: Callable[[], Server], *, json_output: bool, greeting: Greeting, supervised: bool) -> None:
+async def _serve(make: Callable[[], Server], *, told: Greeting, supervised: bool) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
@@ -318,8 +327,7 @@ async def _serve(make: Callable[[], Server], *, json_output: bool, greeting: Gre
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            ports, notes = service.ports(), service.notes()
-            _say(json.dumps({**ports, **notes}) if json_output else greeting(ports, notes))
+            _say(told(service.ports(), service.notes()))
             process.settle_garbage()
             await _until_the_end(service, ending)
     finally:

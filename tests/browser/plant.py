@@ -30,7 +30,7 @@ def api(server: Server, method: str, path: str, body: Any = None) -> Any:
         f"http://127.0.0.1:{server.ports['admin']}/api/v1{path}",
         data=None if body is None else json.dumps(body).encode(),
         method=method,
-        headers={"Authorization": f"Bearer {server.ports['console_token']}", "Content-Type": "application/json"},
+        headers={"Authorization": f"Bearer {server.console_token}", "Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         text = answer.read()

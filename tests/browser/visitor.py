@@ -66,7 +66,7 @@ class Visitor:
 
     def sign_in(self) -> None:
         """By the link that the server printed at its first start."""
-        self.page.goto(self.address(f"#token={self._server.ports['console_token']}"))
+        self.page.goto(self.address(f"#token={self._server.console_token}"))
         self.heading("Overview").wait_for()
 
     def go(self, place: str, heading: str) -> None:

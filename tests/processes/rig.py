@@ -57,6 +57,11 @@ class Server:
         ports: dict[str, int] = json.loads(line)
         return ports
 
+    @property
+    def console_token(self) -> str:
+        """The administrator's token of the first start, which names its file where its output is no terminal."""
+        return Path(str(self.ports["console_token_file"])).read_text().strip()
+
     def _begin(self, command: list[str], variables: dict[str, str]) -> subprocess.Popen[str]:
         with self.log.open("ab") as stream:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True, cwd=ROOT, env=variables)

@@ -69,6 +69,9 @@ def up(tmp_path: Path) -> Iterator[Running]:
 
 
 def test_publish_subscribe_tail_topics(up: Running) -> None:
+    assert "lmq_" not in up.line, "standard output may be a log"
+    file = Path(str(up.ports["console_token_file"]))
+    assert (file.read_text()[:4], file.stat().st_mode & 0o777) == ("lmq_", 0o600)
     waiting = subprocess.Popen(
         [*PROGRAM, "sub", *up.mqtt, "-t", "plant/#", "--count", "2", "--json"],
         stdout=subprocess.PIPE,

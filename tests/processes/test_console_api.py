@@ -34,7 +34,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     server.start()
     url = f"http://127.0.0.1:{server.ports['admin']}"
     schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
-    schema.config.update(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {server.ports['console_token']}"})
+    schema.config.update(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {server.console_token}"})
     yield schema
     server.kill_if_running()
 

@@ -61,7 +61,7 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path, versi
 
 
 def check_console(lightmq: Path, folder: Path, variables: dict[str, str]) -> None:
-    """The page and all that it names come out of the wheel, and the token that the first start prints is let in."""
+    """The page and all that it names come out of the wheel, and the token of the first start is let in."""
     command = [lightmq, "up", "--data", folder / "data", "--json"]
     ports = [word for kind in ("mqtt", "remoting", "admin") for word in (f"--{kind}-port", "0")]
     with subprocess.Popen(
@@ -76,7 +76,7 @@ def check_console(lightmq: Path, folder: Path, variables: dict[str, str]) -> Non
             assert len(files) > 5
             for name in files:
                 assert urllib.request.urlopen(place + name).status == 200
-            token = {"Authorization": f"Bearer {told['console_token']}"}
+            token = {"Authorization": f"Bearer {Path(told['console_token_file']).read_text().strip()}"}
             asked = urllib.request.Request(f"{place}/api/v1/overview", headers=token)
             assert json.load(urllib.request.urlopen(asked))["mode"] == "all in one process"
         finally:

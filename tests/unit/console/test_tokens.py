@@ -33,6 +33,16 @@ def test_a_new_token_replaces_the_old_one_of_its_role_at_once(tmp_path: Path) ->
     assert not server.holds(ADMIN, hash_of(old))
 
 
+def test_the_file_of_a_token_that_nobody_saw_ends_with_the_token(tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path)
+    path = tokens.keep_unshown(tokens.renew(ADMIN))
+    assert (tokens.role(path.read_text().strip()), path.stat().st_mode & 0o777) == (ADMIN, 0o600)
+    tokens.renew(MONITOR)
+    assert path.exists()
+    tokens.renew(ADMIN)
+    assert not path.exists()
+
+
 def test_a_file_that_is_none_lets_nobody_in(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("{")
     with pytest.raises(LocalMisuse, match="remove it"):

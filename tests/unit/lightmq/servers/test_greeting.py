@@ -125,6 +125,13 @@ def test_a_token_is_printed_on_terminals_alone(tmp_path: Path) -> None:
     assert off_terminal({}, tmp_path, is_terminal=False) == {}
 
 
+def test_a_part_says_where_its_console_token_is() -> None:
+    """On a terminal the token itself; later starts and parts without a console say nothing of it."""
+    assert part_greeting("broker", {"remoting": 1}, {"console_token": "lmq_x"}).endswith("lmq_x, shown only this once.")
+    assert part_greeting("broker", {}, {"console_token_file": "/d/f"}).endswith("token is in /d/f, for you alone.")
+    assert "token" not in part_greeting("broker", {"remoting": 1})
+
+
 def test_every_open_port_is_said() -> None:
     """The one for old RocketMQ clients, too, which is two below the remoting port."""
     ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
