@@ -166,9 +166,25 @@ def _may_leave(access: AccessControl, identity: Identity, will: Will) -> bool:
     return bool(access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain))
 
 
+PAIR_BYTES = 128
+"""What a user property costs beside its bytes: a pair and two objects; its bytes may be fewer."""
+
+
+def held_bytes(event: ConnectRequested) -> int:
+    """How much of the memory a CONNECT takes while it waits: all that the client has sent."""
+    will, user = event.will, event.user
+    texts = [event.client_id, event.username, event.password, event.auth_method, event.auth_data]
+    if will is not None:
+        texts += [will.topic, will.payload]
+        if will.properties is not None:
+            named = will.properties
+            texts += [named.content_type, named.response_topic, named.correlation_data]
+            user = user + named.user
+    return sum(len(text) for text in texts if text) + sum(len(k) + len(v) + PAIR_BYTES for k, v in user)
+
+
 def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool]) -> Shown:
     """The credentials in a CONNECT."""
-    will = event.will
     return Shown(
         client_id=event.client_id,
         username=event.username,
@@ -176,7 +192,7 @@ def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool
         loopback=caller.peer.loopback,
         address=caller.peer.address,
         certificate=caller.peer.certificate_name,
-        size_bytes=len(event.username or "") + len(event.password or b"") + (len(will.payload) if will else 0),
+        size_bytes=held_bytes(event),
         wanted=lambda: present() and not caller.peer_left(),
     )
 

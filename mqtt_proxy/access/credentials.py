@@ -209,6 +209,26 @@ THREADS = 2
 LOG = get_logger("mqtt_proxy.auth")
 
 
+class LargeConnects:
+    """How many bytes of large CONNECTs wait for one method of authentication."""
+
+    def __init__(self) -> None:
+        self._held_bytes = 0
+
+    def admit(self, size_bytes: int) -> bool:
+        """Count a CONNECT that begins to wait; false when there is no room for it. A true is followed by `release`."""
+        if size_bytes > LARGE_BYTES:
+            if self._held_bytes + size_bytes > LARGE_BYTES_MAX:
+                return False
+            self._held_bytes += size_bytes
+        return True
+
+    def release(self, size_bytes: int) -> None:
+        """Its wait has ended."""
+        if size_bytes > LARGE_BYTES:
+            self._held_bytes -= size_bytes
+
+
 def make_hash(password: str | bytes) -> str:
     """The argon2id hash of a password, for a line of the password file."""
     return argon2.PasswordHasher().hash(password)
@@ -233,7 +253,6 @@ class _Waiting:
     password: bytes
     wanted: Callable[[], bool]
     fingerprint: bytes
-    large_bytes: int
     result: asyncio.Future[str]
 
     def unwanted(self) -> bool:
@@ -261,7 +280,7 @@ class CredentialCheck:
         self._verified: OrderedDict[bytes, int] = OrderedDict()
         self._executor: ThreadPoolExecutor | None = None
         self._queue: FairQueue[_Waiting] = FairQueue(total_max=waiting_max, origin_max=waiting_max)
-        self._large_bytes = 0
+        self._large = LargeConnects()
         self._swept_ms = -SWEEP_INTERVAL_MS
         self._hashing = 0
         self._decoy: str | None = None
@@ -291,19 +310,17 @@ class CredentialCheck:
         fingerprint = self._fingerprint(username, password, stored or "")
         if stored is not None and self._remembers(fingerprint):
             return "accepted"
-        large_bytes = size_bytes if size_bytes > LARGE_BYTES else 0
-        if large_bytes and self._large_bytes + large_bytes > LARGE_BYTES_MAX:
+        if not self._large.admit(size_bytes):
             return "busy"
         result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(stored, like, password, wanted, fingerprint, large_bytes, result)
-        self._large_bytes += large_bytes
+        waiting = _Waiting(stored, like, password, wanted, fingerprint, result)
         try:
             # Unknown names can be invented at no cost: they share one lane.
             self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)
             self._begin()
             return await result
         finally:
-            self._large_bytes -= large_bytes
+            self._large.release(size_bytes)
 
     def close(self) -> None:
         """Stop the threads; waiting verifications are dropped."""

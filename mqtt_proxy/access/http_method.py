@@ -28,6 +28,7 @@ from typing import Any
 import aiohttp
 
 from mqtt_proxy.access.auth import ClaimError, Waits, rules_of, texts
+from mqtt_proxy.access.credentials import LargeConnects
 from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.rules import Identity, Shown, Unproven
@@ -67,6 +68,7 @@ class HttpMethod:
         self._remembered: OrderedDict[bytes, tuple[int, Identity | Unproven]] = OrderedDict()
         self._turn = asyncio.Semaphore(config.http_concurrent_max)
         self._waiting = 0
+        self._large = LargeConnects()
         self._client: aiohttp.ClientSession | None = None
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
@@ -84,6 +86,8 @@ class HttpMethod:
         fingerprint = self._fingerprint(shown)
         if self._waiting >= self._config.http_waiting_max + self._config.http_concurrent_max:
             return Unproven.BUSY
+        if not self._large.admit(shown.size_bytes):
+            return Unproven.BUSY
         self._waiting += 1
         try:
             async with self._turn:
@@ -92,6 +96,7 @@ class HttpMethod:
                 answer = await self._ask(shown)
         finally:
             self._waiting -= 1
+            self._large.release(shown.size_bytes)
         self._remember(fingerprint, answer)
         return answer
 

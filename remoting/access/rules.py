@@ -81,7 +81,7 @@ class Shown:
     certificate: str | None = None
     """The name in the client certificate verified by the listener."""
     size_bytes: int = 0
-    """What is kept of the CONNECT while it waits: credentials and will."""
+    """What is kept of the CONNECT while it waits: all of it, with user properties and will."""
     wanted: Callable[[], bool] = always
     """Called before work begins; false means that the client has disconnected."""
 

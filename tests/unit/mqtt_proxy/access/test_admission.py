@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from mqtt_proxy.access.admission import ConnectRefusal, Dialog, admit, join, leave
+from mqtt_proxy.access.admission import ConnectRefusal, Dialog, admit, join, leave, shown_by
 from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.mqtt.codec.packets import Will
@@ -12,6 +15,7 @@ from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
 from mqtt_proxy.quotas import Quotas
 from remoting.access.rules import ANONYMOUS, Identity
+from remoting.protocol.records.properties import MessageProperties
 from tests.unit.mqtt_proxy.rig import FakeAccess
 
 
@@ -47,6 +51,28 @@ def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
 async def test_admitted_or_refused_with_a_reason(username: str | None, result: object) -> None:
     """A busy password check is answered without a word about the password."""
     assert await admit(FakeAccess(), connect(username), Caller(), lambda: True, dialog()) == result
+
+
+@pytest.mark.parametrize(
+    ("part", "least"),
+    [
+        ({}, 1),
+        ({"username": "u" * 900}, 900),
+        ({"password": b"p" * 900}, 900),
+        ({"client_id": "c" * 900}, 900),
+        ({"auth_data": b"d" * 900}, 900),
+        ({"user": [(b"k", b"v" * 900)]}, 900),
+        ({"user": [(b"", b"")] * 9}, 900),
+        ({"will": Will(b"t" * 900, b"", 0, False)}, 900),
+        ({"will": Will(b"t", b"p" * 900, 0, False)}, 900),
+        ({"will": Will(b"t", b"", 0, False, MessageProperties(correlation_data=b"c" * 900))}, 900),
+        ({"will": Will(b"t", b"", 0, False, MessageProperties(user=[(b"k" * 900, b"")]))}, 900),
+    ],
+)
+def test_all_that_a_client_has_sent_counts_while_it_waits(part: dict[str, Any], least: int) -> None:
+    """Whatever is left out fills the memory of a proxy whose checks are behind."""
+    event = msgspec.structs.replace(connect(None), **part)
+    assert least <= shown_by(event, Caller(), lambda: True).size_bytes < least + 300
 
 
 async def test_a_will_must_be_allowed() -> None:

@@ -185,6 +185,20 @@ async def test_requests_are_bounded(hook: Hook) -> None:
     await method.close()
 
 
+async def test_large_connects_wait_within_a_bound_of_their_own(hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mqtt_proxy.access.credentials.LARGE_BYTES_MAX", 5_000)
+    hook.go_on.clear()
+    method, _ = method_for(hook, http_concurrent_max=1, http_waiting_max=9)
+    large = asyncio.ensure_future(method.check(shown("large", size_bytes=3_000)))
+    await asyncio.sleep(0)
+    assert await method.check(shown("more", size_bytes=3_000)) is Unproven.BUSY
+    small = asyncio.ensure_future(method.check(shown("small", size_bytes=900)))
+    hook.go_on.set()
+    assert all(isinstance(one, Identity) for one in await asyncio.gather(large, small))
+    assert isinstance(await method.check(shown("more", size_bytes=3_000)), Identity)
+    await method.close()
+
+
 @pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff"])
 def test_invalid_secrets(tmp_path: Path, content: bytes) -> None:
     """A missing file included."""
