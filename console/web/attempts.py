@@ -1,13 +1,13 @@
 """Failed sign-ins per address: how many there were, and how long the answers to too many of them wait.
 
     failed -> 0: the address has failures left      ms: it has failed too often within its window, which lasts that long
-    hold   -> ms until such a failure is answered   0: at once, for as many answers of the address wait as may
+    delay_ms -> until such a failure is answered    0: at once, for as many answers of the address wait as may
 
 What is right is let in at once whatever was counted, since an address is often that of many: behind a router or a
-reverse proxy one who guesses must not keep the others out. What is wrong is answered once per `HOLD_MS` and address, so
-that guesses one after the other are slow; of guesses at the same time each costs a connection. What keeps guesses from
-being right in the end is the length of tokens and secrets. IPv6 addresses count by their /64. Invariant: at most
-`ADDRESSES_MAX` addresses are remembered, the oldest forgotten first, and at most `HELD_MAX` answers wait. Pure.
+reverse proxy one who guesses must not keep the others out. What is wrong is answered once per `DELAY_MS` and address,
+so that guesses one after the other are slow; of guesses at the same time each costs a connection. What keeps guesses
+from being right in the end is the length of tokens and secrets. IPv6 addresses count by their /64. Invariant: at most
+`ADDRESSES_MAX` addresses are remembered, the oldest forgotten first, and at most `DELAYED_MAX` answers wait. Pure.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from remoting.transport.origins import origin_of
 
 ADDRESSES_MAX = 10_000
-HOLD_MS = 500
+DELAY_MS = 500
 """Time between the answers to an address that has failed too often."""
-HELD_PER_ADDRESS_MAX = 8
-HELD_MAX = 128
+DELAYED_PER_ADDRESS_MAX = 8
+DELAYED_MAX = 128
 """Answers that wait, of all addresses; half of the connections that the port has."""
 
 
@@ -70,14 +70,14 @@ class SignInAttempts:
             self._windows[origin_of(host)].unlogged = 0
         return count
 
-    def hold(self, host: str, now_ms: int) -> int:
+    def delay_ms(self, host: str, now_ms: int) -> int:
         """Return how long the answer to a failure waits, in ms; unless that is 0, `released` follows."""
         window = self._windows[origin_of(host)]
-        if window.held >= HELD_PER_ADDRESS_MAX or self._held >= HELD_MAX:
+        if window.held >= DELAYED_PER_ADDRESS_MAX or self._held >= DELAYED_MAX:
             return 0
         window.held += 1
         self._held += 1
-        window.answered_ms = max(window.answered_ms, now_ms) + HOLD_MS
+        window.answered_ms = max(window.answered_ms, now_ms) + DELAY_MS
         return window.answered_ms - now_ms
 
     def released(self, host: str) -> None:

@@ -62,19 +62,19 @@ class Proved:
 class TooManyFailures(ApiProblem):
     """A wrong token or secret of an address that has failed too often; the answer waits."""
 
-    def __init__(self, text: str, window_ms: int, hold_ms: int, released: Callable[[], None]) -> None:
-        """`window_ms`: how long the address is answered so; `hold_ms`: 0 for an answer at once, the last on its
+    def __init__(self, text: str, window_ms: int, delay_ms: int, released: Callable[[], None]) -> None:
+        """`window_ms`: how long the address is answered so; `delay_ms`: 0 for an answer at once, the last on its
         connection."""
         super().__init__(429, "too_many", text, {"Retry-After": str(-(-window_ms // 1_000))})
-        self._hold_ms = hold_ms
+        self._delay_ms = delay_ms
         self._released = released
 
-    async def hold(self) -> bool:
+    async def delay(self) -> bool:
         """Wait until the answer is due; return whether the connection stays open behind it."""
-        if not self._hold_ms:
+        if not self._delay_ms:
             return False
         try:
-            await asyncio.sleep(self._hold_ms / 1_000)
+            await asyncio.sleep(self._delay_ms / 1_000)
         finally:
             self._released()
         return True
@@ -216,7 +216,7 @@ class ConsoleGate:
         self._refused["too_many"].value += 1
         return TooManyFailures(
             "too many failed sign-ins from this address; this one was wrong too",
-            window_ms, self._attempts.hold(host, self.now_ms()), lambda: self._attempts.released(host),
+            window_ms, self._attempts.delay_ms(host, self.now_ms()), lambda: self._attempts.released(host),
         )  # fmt: skip
 
     def _log_more(self, host: str) -> None:

@@ -48,7 +48,7 @@ def telling_problems(serve: Answering) -> Answering:
             return await serve(request)
         except TooManyFailures as error:
             response = problem(error)
-            if not await error.hold():
+            if not await error.delay():
                 response.force_close()
             return response
         except ApiProblem as error:

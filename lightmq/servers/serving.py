@@ -302,15 +302,15 @@ def serve(
     process.refuse_optimised()
     logs.setup(settings.level, json=settings.json)
 
-    def told(ports: Mapping[str, int], notes: Mapping[str, str]) -> str:
+    def announcement(ports: Mapping[str, int], notes: Mapping[str, str]) -> str:
         if directory is not None:
             notes = off_terminal(notes, directory, is_terminal=sys.stdout.isatty())
         return json.dumps({**ports, **notes}) if json_output else greeting(ports, notes)
 
-    process.run(_serve(make, told=told, supervised=supervised))
+    process.run(_serve(make, announcement=announcement, supervised=supervised))
 
 
-async def _serve(make: Callable[[], Server], *, told: Greeting, supervised: bool) -> None:
+async def _serve(make: Callable[[], Server], *, announcement: Greeting, supervised: bool) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
@@ -327,7 +327,7 @@ async def _serve(make: Callable[[], Server], *, told: Greeting, supervised: bool
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _say(told(service.ports(), service.notes()))
+            _say(announcement(service.ports(), service.notes()))
             process.settle_garbage()
             await _until_the_end(service, ending)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from console.viewers import ADMIN, Viewer
-from console.web.attempts import ADDRESSES_MAX, HELD_PER_ADDRESS_MAX, HOLD_MS, SignInAttempts
+from console.web.attempts import ADDRESSES_MAX, DELAYED_PER_ADDRESS_MAX, DELAY_MS, SignInAttempts
 from console.web.sessions import ConsoleSessions, proves_csrf
 
 VIEWER = Viewer("boss", ADMIN, "127.0.0.1", "boss")
@@ -76,22 +76,22 @@ def test_failures_that_were_too_many_are_told_of_once() -> None:
 
 def test_answers_to_too_many_failures_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each address, and only so many of one address and of all."""
-    monkeypatch.setattr("console.web.attempts.HELD_MAX", HELD_PER_ADDRESS_MAX + 2)
+    monkeypatch.setattr("console.web.attempts.DELAYED_MAX", DELAYED_PER_ADDRESS_MAX + 2)
     attempts = SignInAttempts(failures_max=1, window_ms=60_000)
     for host in ("10.0.0.1", "10.0.0.2"):
         attempts.failed(host, 0)
-    assert [attempts.hold("10.0.0.1", 0) for _ in range(HELD_PER_ADDRESS_MAX)] == [
-        HOLD_MS * turn for turn in range(1, HELD_PER_ADDRESS_MAX + 1)
+    assert [attempts.delay_ms("10.0.0.1", 0) for _ in range(DELAYED_PER_ADDRESS_MAX)] == [
+        DELAY_MS * turn for turn in range(1, DELAYED_PER_ADDRESS_MAX + 1)
     ]
-    assert attempts.hold("10.0.0.1", 0) == 0
-    assert [attempts.hold("10.0.0.2", 10) for _ in range(3)] == [HOLD_MS, 2 * HOLD_MS, 0]
+    assert attempts.delay_ms("10.0.0.1", 0) == 0
+    assert [attempts.delay_ms("10.0.0.2", 10) for _ in range(3)] == [DELAY_MS, 2 * DELAY_MS, 0]
     attempts.released("10.0.0.1")
-    last_ms = HOLD_MS * HELD_PER_ADDRESS_MAX
-    assert attempts.hold("10.0.0.1", last_ms - 1) == HOLD_MS + 1
+    last_ms = DELAY_MS * DELAYED_PER_ADDRESS_MAX
+    assert attempts.delay_ms("10.0.0.1", last_ms - 1) == DELAY_MS + 1
     attempts.released("10.0.0.1")
-    assert attempts.hold("10.0.0.1", 10 * last_ms) == HOLD_MS
+    assert attempts.delay_ms("10.0.0.1", 10 * last_ms) == DELAY_MS
     attempts.failed("10.0.0.1", 100_000)
-    assert attempts.hold("10.0.0.1", 100_000) == 0, "those that wait do so beyond the window"
+    assert attempts.delay_ms("10.0.0.1", 100_000) == 0, "those that wait do so beyond the window"
 
 
 def test_an_ipv6_network_is_one_address_and_memory_is_bounded() -> None:
