@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from console.viewers import ADMIN, Viewer
-from console.web.attempts import ADDRESSES_MAX, DELAYED_PER_ADDRESS_MAX, DELAY_MS, SignInAttempts
+from console.web.attempts import ADDRESSES_MAX, DELAY_MS, DELAYED_PER_ADDRESS_MAX, SignInAttempts
 from console.web.sessions import ConsoleSessions, proves_csrf
 
 VIEWER = Viewer("boss", ADMIN, "127.0.0.1", "boss")
