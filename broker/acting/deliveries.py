@@ -44,6 +44,7 @@ from broker.pop.popping import (
     PopAsk,
     Taken,
     asked,
+    beginning,
     by_turns,
     goes_by_priority,
     invisible_time,
@@ -353,7 +354,7 @@ def _base(store: LogStore, ask: PopAsk, place: Place) -> int:
     found = store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(ask.group, topic, index))
     if found is None:
         is_new = RequestModes(store).get(ask.group, ask.topic) is None
-        return high if is_new and ask.from_end else low
+        return beginning(low, high, from_end=is_new and ask.from_end)
     return max(low, offset_in(found[0]))
 
 

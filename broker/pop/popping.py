@@ -123,6 +123,16 @@ def invisible_time(fields: Mapping[str, str], refuse: Refuse) -> int:
     return invisible_ms
 
 
+def beginning(low: int, high: int, *, from_end: bool) -> int:
+    """Where a group begins in a queue whose messages have the offsets from `low` to before `high`.
+
+    At the first message, unless the group begins at the end and the queue has lost messages already. A young queue is
+    read from its first message, as by groups that pull and in RocketMQ: what was sent before the first consumer of a
+    new topic came is consumed too.
+    """
+    return high if from_end and low > 0 else low
+
+
 def require_topic(ask: PopAsk, refuse: Refuse) -> None:
     """Refused for a name that is of no topic which is popped."""
     if is_light(ask.topic) or ask.topic.startswith(names.RETRY_PREFIX):

@@ -28,6 +28,7 @@ from broker.pop.popping import (
     PopAsk,
     Refuse,
     Taken,
+    beginning,
     by_turns,
     goes_by_priority,
     require_poppable,
@@ -220,8 +221,10 @@ class PopQueues:
         store = self._tools.store
         changes = [] if known is not None else [modes.change(group, topic, RequestMode(POP))]
         if from_end:
-            ends = [(index, store.reading.bounds(ids[index])[1]) for index in missing]
-            changes += [offset_change(group, topic, index, end) for index, end in ends]
+            bounds = [(index, *store.reading.bounds(ids[index])) for index in missing]
+            changes += [
+                offset_change(group, topic, index, beginning(low, high, from_end=True)) for index, low, high in bounds
+            ]
         if changes:
             store.append_state(changes)
         self._topics.ensure(retry, self.retry_queues(topic))  # last: as long as it is missing, this is done again

@@ -20,6 +20,7 @@ import msgspec
 from broker.requests import text
 from broker.rocketmq.statistics import queue_key, stored_ms
 from remoting.access.rights import ADMIN, CONSUME, of_group
+from remoting.protocol.bodies.pull_body import FROM_REPLICA_FIELD
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -154,15 +155,25 @@ class GroupStateRequests:
         found = self.groups.clients.subscription(group, topic)
         return command.reply(body=_encode({"group": group, "topic": topic, "subscriptionData": found}))
 
-    def group_config(self, peer: Peer, command: Command) -> Command:
-        """352: the configuration of one group, for administrators and for its consumers."""
-        group, authorizer = text(command.fields, "group"), self.tools.authorizer
-        if not authorizer.allows(peer, command, ADMIN, of_group(group)):
+    def group_config(self, peer: Peer, command: Command) -> Command | None:
+        """352: the configuration of one group, for administrators and for its consumers.
+
+        The question of one who may consume with the group creates it, as a first heartbeat does: RocketMQ's proxy asks
+        this before its consumers do anything else, and turns away those of a group that does not exist. Who is content
+        with a replica's answer creates none.
+        """
+        group, groups, authorizer = text(command.fields, "group"), self.groups.groups, self.tools.authorizer
+        consumes = authorizer.allows(peer, command, CONSUME, of_group(group))
+        if not consumes and not authorizer.allows(peer, command, ADMIN, of_group(group)):
             authorizer.authorize(peer, command, CONSUME, of_group(group))
-        found = self.groups.groups.get(group)
-        if found is None:
+        found = groups.get(group)
+        if found is not None:
+            return command.reply(body=_encode(found))
+        if not consumes or FROM_REPLICA_FIELD in command.fields:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group [{group}] does not exist")
-        return command.reply(body=_encode(found))
+        created = groups.ensure_if_room(group)
+        self.tools.answers.reply_at(self.tools.store.end_position, peer, command.reply(body=_encode(created)))
+        return None
 
     def _times(self, group: str, topic: str, index: int) -> dict[str, int]:
         store, queue_id = self.tools.store, self.topics.queue_ids(topic)[index]

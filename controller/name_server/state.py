@@ -393,13 +393,15 @@ def topic_route(
     """Where the queues of a topic are, None when no broker has it.
 
     A group of which nobody can be reached has its queues in the answer, but no addresses: RocketMQ's clients pick one
-    of a group's addresses without asking whether there is any. `as_configured`: queues with the permission they have
-    while their group has a master.
+    of a group's addresses without asking whether there is any. `as_configured`: for LightMQ's own readers, to whom a
+    topic is one that a broker has; queues with the permission they have while their group has a master.
     """
     queues, groups = metadata.topics.get(topic), metadata.groups
     if queues is None and topic == TEMPLATE_TOPIC and template_queue_count > 0:
         perm, count = PERM_READ | PERM_WRITE | PERM_INHERIT, template_queue_count
         queues = {name: QueueData(name, count, count, perm) for name, group in groups.items() if group.members}
+    if queues is None and not as_configured:
+        queues = named_queues(metadata, topic)
     if not queues:
         return None
     brokers = [topic_broker(name, groups[name], replicas) for name in sorted(queues)]
@@ -408,6 +410,18 @@ def topic_route(
         queue_datas=[shown_queues(queues[name], groups[name], as_configured=as_configured) for name in sorted(queues)],
         broker_datas=[data for data in brokers if data.broker_addrs],
     )
+
+
+def named_queues(metadata: Metadata, name: str) -> dict[str, QueueData]:
+    """The topic that has a cluster's or a group's name, with one queue at each group of that name.
+
+    RocketMQ's brokers have such topics: its proxy and tools look up by them where the brokers are. A first send to one
+    creates it, if the brokers create topics.
+    """
+    named = [each for each, group in metadata.groups.items() if name in (each, group.cluster)]
+    template = metadata.topics.get(TEMPLATE_TOPIC, {})
+    perms = {each: template[each].perm if each in template else PERM_INHERIT for each in named}
+    return {each: QueueData(each, 1, 1, perm) for each, perm in perms.items()}
 
 
 def shown_queues(queues: QueueData, group: Group, *, as_configured: bool = False) -> QueueData:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.pop.popping import ALL_QUEUES, PopAsk, asked, by_turns, invisible_time, require_poppable
+from broker.pop.popping import ALL_QUEUES, PopAsk, asked, beginning, by_turns, invisible_time, require_poppable
 from broker.topics.topics import TopicSettings
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -69,3 +69,8 @@ def test_what_no_group_may_pop_is_refused() -> None:
     with pytest.raises(Refused) as refused:
         require_poppable(ask(), settings, reads_lite=True, refuse=refuse)
     assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+
+
+def test_a_group_begins_at_the_end_only_where_messages_are_gone_already():
+    assert [beginning(0, 9, from_end=from_end) for from_end in (False, True)] == [0, 0]
+    assert [beginning(3, 9, from_end=from_end) for from_end in (False, True)] == [3, 9]

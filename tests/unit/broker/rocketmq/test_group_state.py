@@ -6,6 +6,7 @@ import json
 
 from broker.groups.request_modes import POP, RequestMode
 from broker.rocketmq.group_state import BEYOND
+from remoting.access.rights import ADMIN
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from tests.unit.broker.rocketmq.test_group_requests import ask, commit, topic_with_messages
@@ -106,5 +107,18 @@ async def test_subscription_and_configuration_of_a_group(running) -> None:
     }  # fmt: skip
     config = await answer(connection, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
     assert (config["groupName"], config["retryMaxTimes"]) == ("g", 16)
-    reply = await ask(connection, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="unknown")
-    assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_who_asks_for_a_group_that_does_not_exist_creates_it_if_it_may_consume_with_it(running) -> None:
+    """As by a heartbeat: RocketMQ's proxy asks first of all. Not so an administrator, or who may ask a replica."""
+    connection, groups = running.connect(), running.broker.groups.groups
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    reply = await ask(connection, code, group="new", fromReplica="true")
+    assert (reply.code, groups.get("new")) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, None)
+    assert (await answer(connection, code, group="new"))["groupName"] == "new"
+    assert groups.get("new") is not None
+    running.broker.tools.authorizer.policy = lambda _identity, action, _resource: action == ADMIN
+    assert (await ask(connection, code, group="looked-at")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    running.broker.tools.authorizer.policy = lambda _identity, action, _resource: False
+    assert (await ask(connection, code, group="looked-at")).code == ResponseCode.NO_PERMISSION
+    assert groups.get("looked-at") is None

@@ -326,6 +326,24 @@ def test_the_template_is_made_where_no_broker_has_it():
     assert routes.topic_route(MetadataState().metadata, "TBW102", 4) is None
 
 
+def test_a_cluster_and_a_group_have_a_topic_of_their_name():
+    """RocketMQ's proxy looks up its brokers by them; for LightMQ's own readers a topic is one that a broker has."""
+    state = world(("b", 0, "h:1"))
+    other = {"TBW102": TopicConfig("TBW102", 8, 8, perm=7)}
+    state.apply(RegisterBroker("C", "c", 0, "h:2", topics=other))
+    state.apply(RegisterBroker("D", "d", 0, "h:3"))
+    route = routes.topic_route(state.metadata, "C")
+    assert {data.broker_name: data.broker_addrs for data in route.broker_datas} == {"b": {0: "h:1"}, "c": {0: "h:2"}}
+    assert [(each.write_queue_nums, each.perm) for each in route.queue_datas] == [(1, 1), (1, 7)]
+    assert [data.broker_addrs for data in routes.topic_route(state.metadata, "c").broker_datas] == [{0: "h:2"}]
+    assert routes.topic_route(state.metadata, "c", as_configured=True) is None
+    state.apply(RemoveMember("C", "h:2", "dead"))
+    away = routes.topic_route(state.metadata, "c")
+    assert ([each.perm for each in away.queue_datas], away.broker_datas) == ([5], [])
+    state.apply(PutTopic("c", [QueueData("b", 4, 4, 6)]))
+    assert [each.broker_name for each in routes.topic_route(state.metadata, "c").queue_datas] == ["b"]
+
+
 def test_lists():
     state = world(("b", 0, "h:1"))
     assert routes.topic_names(state.metadata) == ["rmq_sys_x", "t"]
