@@ -5,8 +5,10 @@ Counters are plain integers written by the loop thread; gauges read the store wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+
+from remoting.protocol.bodies.pull_body import VIEW_FIELD
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -20,6 +22,9 @@ class BrokerMetrics:
         self.messages_in = registry.counter("rocketmq_messages_in_total", "Messages accepted from producers")
         self.messages_out = registry.counter("rocketmq_messages_out_total", "Messages sent to consumers")
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
+        self.viewed = registry.counter(
+            "rocketmq_messages_viewed_total", "Messages shown by the console, lightmq tail and queries; not consumed"
+        )
         self.withheld = registry.counter(
             "rocketmq_messages_withheld_total",
             "Messages that passed a filter and that its key may not read, by reason",
@@ -61,6 +66,14 @@ class BrokerMetrics:
         self.dropped = registry.counter(
             "rocketmq_broker_drops_total", "What was dropped, by reason", labels=("reason",)
         )
+
+    def count_out(self, asked: Mapping[str, str], messages: int, size_bytes: int) -> None:
+        """Messages in the answer to a request with these fields: whoever looks on consumes nothing."""
+        if VIEW_FIELD in asked:
+            self.viewed.value += messages
+        else:
+            self.messages_out.value += messages
+            self.bytes_out.value += size_bytes
 
     def count_unpublished(self, reason: str, topics: int) -> None:
         """So many topics were acknowledged before every controller had their route."""

@@ -14,7 +14,7 @@ from console.cluster import BrokerGroupsView
 from console.tail import message_id
 from console.viewers import Viewer
 from remoting.protocol.bodies.append_body import decode_append_reply
-from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import VIEW, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -81,7 +81,7 @@ async def _position(cluster: BrokerGroupsView, broker: str, queue_id: int, offse
         return None
     try:
         body = encode_range_pull(queue_id, offset, offset + 1, POSITION_BYTES)
-        pulled = decode_range_pull_reply((await cluster.ask(broker, None, Code.RANGE_PULL, body=body)).body)
+        pulled = decode_range_pull_reply((await cluster.ask(broker, None, Code.RANGE_PULL, VIEW, body)).body)
     except LightMQError:
         return None
     return next((record.position for record in iter_records(pulled.blob)), None)

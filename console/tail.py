@@ -18,6 +18,7 @@ from console.viewers import Viewer
 from remoting import clock
 from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
+    VIEW,
     QueueBoundsReply,
     QueueBoundsRequest,
     RowFilter,
@@ -118,7 +119,7 @@ class FilterTail:
         found: list[RecordView] = []
         while start < end:
             body = encode_filtered_pull(queue_id, start, end, PULL_BYTES, self._row_filter)
-            answer = await self._cluster.ask(broker, self._viewer, Code.FILTERED_PULL, body=body)
+            answer = await self._cluster.ask(broker, self._viewer, Code.FILTERED_PULL, VIEW, body)
             pulled = decode_filtered_reply(answer.body)
             for view in iter_records(pulled.blob):
                 check_record(view.raw, 0, None)

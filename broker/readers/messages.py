@@ -44,6 +44,8 @@ class ReaderReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     requests: int = 0
     records: int = 0
     bytes: int = 0
+    viewed: int = 0
+    """Records shown to people, not among those before."""
     retries: int = 0
     """Reads of the index that were repeated because the broker changed it meanwhile."""
     refused: dict[str, int] = {}

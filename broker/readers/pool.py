@@ -162,6 +162,7 @@ class ReaderPool:
             metrics.refused.child(reason).value += count - before.refused.get(reason, 0)
         for reason, count in now.withheld.items():
             metrics.broker.withheld.child(reason).value += count - before.withheld.get(reason, 0)
+        metrics.broker.viewed.value += now.viewed - before.viewed
         metrics.broker.messages_out.value += records
         metrics.broker.bytes_out.value += size
 

@@ -31,6 +31,7 @@ from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import CONSUME, of_record, of_topic, with_rights
 from remoting.native.vectors import view
 from remoting.protocol.bodies.pull_body import (
+    VIEW_FIELD,
     FilteredWant,
     RangeWant,
     decode_filtered_pull,
@@ -76,7 +77,7 @@ class RangeService:
         """Records of one queue in [offset, end offset), with the start of each record in the blob."""
         want = self._decoded(decode_range_pull, command)
         found = self._answer(peer, command, want, RANGE_COUNT_MAX)
-        self._count(len(found.starts), len(found.blob))
+        self._count(command, len(found.starts), len(found.blob))
         return command.reply(body=range_reply(found))
 
     def filtered_pull(self, peer: Peer, command: Command) -> Command:
@@ -86,7 +87,7 @@ class RangeService:
         filters = decode_row_filter(want.row_filter).mqtt
         found = self._answer(peer, command, want, judge.look_max, filters)
         pulled = filtered(found, judge, self._readable(peer, command, filters), self._report.withheld)
-        self._count(pulled.count, len(pulled.blob))
+        self._count(command, pulled.count, len(pulled.blob))
         return command.reply(body=encode_filtered_reply(pulled))
 
     def _decoded(self, read: Callable[[bytes], T], command: Command) -> T:
@@ -125,9 +126,12 @@ class RangeService:
             self._count_refusal("not_authorized")
             raise
 
-    def _count(self, records: int, size: int) -> None:
-        self._report.records += records
-        self._report.bytes += size
+    def _count(self, command: Command, records: int, size: int) -> None:
+        if VIEW_FIELD in command.fields:
+            self._report.viewed += records
+        else:
+            self._report.records += records
+            self._report.bytes += size
 
     def _read(self, want: RangeWant | FilteredWant, count_max: int) -> RangeResult:
         bytes_max = min(want.max_bytes, self._pull_bytes_max)

@@ -147,8 +147,7 @@ class PullRequests:
         found = self._read_range(want, RANGE_COUNT_MAX)
         if isinstance(found, QueueRecords):
             return command.reply(body=encode_range_pull_reply(found))
-        self._tools.metrics.messages_out.value += found.next_offset - found.first_offset
-        self._tools.metrics.bytes_out.value += len(found.blob)
+        self._tools.metrics.count_out(command.fields, found.next_offset - found.first_offset, len(found.blob))
         return command.reply(body=range_reply(found))
 
     def filtered_pull(self, peer: Peer, command: Command) -> Command:
@@ -163,8 +162,7 @@ class PullRequests:
         pulled = filtered(found, judge, readable, withheld)
         for reason, count in withheld.items():
             self._tools.metrics.withheld.child(reason).value += count
-        self._tools.metrics.messages_out.value += pulled.count
-        self._tools.metrics.bytes_out.value += len(pulled.blob)
+        self._tools.metrics.count_out(command.fields, pulled.count, len(pulled.blob))
         return command.reply(body=encode_filtered_reply(pulled))
 
     def _read_range(self, want: RangeWant | FilteredWant, count_max: int) -> RangeResult | QueueRecords:

@@ -99,6 +99,7 @@ class MessageViews:
             absent = Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
             topic = command.fields.get("topic")
             raise self.tools.authorizer.unseen(peer, command, of_topic(topic) if topic else "", absent)
+        self.tools.metrics.viewed.value += 1
         return command.reply(body=shown[1])
 
     def shown_at(self, peer: Peer, command: Command, position: int) -> tuple[RecordView, bytes] | None:
@@ -166,7 +167,7 @@ class QueryRequests:
         )
         views = [view for view in map(RecordView, found.records) if view.type == MESSAGE & 0xFF]
         shown = [body for view in views if (body := self.views.shown(view)) is not None]
-        self.tools.metrics.messages_out.value += len(shown)
+        self.tools.metrics.viewed.value += len(shown)
         remarks = []
         if found.unreadable:
             remarks.append(f"{found.unreadable} records that may have the key fail their checks")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -145,7 +145,7 @@ class Broker:
         command.fields.setdefault("road", ROAD)  # what the broker's record of acts says about the tool
         return checked(self.connection.request(command))
 
-    def ask_again(self, code: int, body: bytes) -> Command:
+    def ask_again(self, code: int, body: bytes, fields: Mapping[str, str] | None = None) -> Command:
         """`ask` for a repeatable request: a lost connection is made again, to the group's master at that time.
 
         Raises ConnectionLost or RequestTimeout when there was none for too long.
@@ -153,7 +153,7 @@ class Broker:
         backoff = Backoff(PAUSE_MS, PAUSE_MS, patience_ms=PATIENCE_MS)
         while True:
             try:
-                answer = self.connection.request(Command(code, body=body))
+                answer = self.connection.request(Command(code, fields=dict(fields or {}), body=body))
                 refusal = not_master(answer)
                 if refusal is None:
                     return checked(answer)

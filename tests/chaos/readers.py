@@ -220,7 +220,7 @@ class OneBroker:
     def __init__(self, link: BlockingConnection) -> None:
         self._link = link
 
-    def ask_again(self, code: int, body: bytes) -> Command:
+    def ask_again(self, code: int, body: bytes, fields: object = None) -> Command:
         """The answer. Raises Refused, and what a lost connection raises."""
         return checked(self._link.request(Command(code, body=body)))
 

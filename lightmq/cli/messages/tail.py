@@ -40,6 +40,7 @@ from remoting.protocol.bodies.pull_body import (
     FROM_REPLICA_FIELD,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OK,
+    VIEW,
     PulledRange,
     QueueBoundsReply,
     QueueBoundsRequest,
@@ -100,7 +101,7 @@ class ReplicaRanges:
             try:
                 if self._connection is None:
                     self._connection = self._dial(self._addresses[0])
-                command = Command(RequestCode.RANGE_PULL, fields={FROM_REPLICA_FIELD: "true"}, body=body)
+                command = Command(RequestCode.RANGE_PULL, fields=VIEW | {FROM_REPLICA_FIELD: "true"}, body=body)
                 pulled = decode_range_pull_reply(checked(self._connection.request(command)).body)
             except LightMQError:
                 self.close()
@@ -217,7 +218,7 @@ class QueueReader:
     def _store_ms(self, queue_id: int, at: int, end: int) -> int:
         """When the first message at or behind an offset was stored."""
         body = encode_range_pull(queue_id, at, end, 1)
-        pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
+        pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body, VIEW).body)
         return next((record.store_ms for record in iter_records(pulled.blob)), TIME_MAX_MS)
 
     def _read(self, queue_id: int, start: int, end: int, pull_bytes: int = PULL_BYTES) -> Iterator[LogMessage]:
@@ -225,7 +226,7 @@ class QueueReader:
             body = encode_range_pull(queue_id, start, end, pull_bytes)
             pulled = self._replicas.pull(body, start) if self._replicas is not None else None
             if pulled is None:
-                pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
+                pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body, VIEW).body)
             records = map(_checked, iter_records(pulled.blob))
             at = max(start, pulled.first_offset)
             try:

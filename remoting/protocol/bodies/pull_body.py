@@ -43,6 +43,9 @@ from remoting.protocol.bodies import packed
 from remoting.protocol.bodies.packed import decode_json, encode_json
 from remoting.protocol.errors import RemoteViolation
 
+VIEW_FIELD = "view"
+"""A request with this field, any value, is for showing messages to people: they do not count as consumed."""
+VIEW = {VIEW_FIELD: "true"}
 FROM_REPLICA_FIELD = "fromReplica"
 """Field of a request for records that a replica may answer too; its sender knows that a replica may not have all of
 them yet. A replica refuses the others, as their sender takes it for the master."""

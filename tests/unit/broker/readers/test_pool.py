@@ -23,10 +23,10 @@ import json, sys
 settings = json.loads(sys.stdin.readline())
 assert settings["access_keys"] == ["a:b"]
 by_reason = {"refused": {"corrupt": 1}, "withheld": {"no_rule": 4}}
-print(json.dumps({"requests": 2, "records": 3, "bytes": 5, "retries": 7, **by_reason}), flush=True)
+print(json.dumps({"requests": 2, "records": 3, "bytes": 5, "viewed": 1, "retries": 7, **by_reason}), flush=True)
 print("what is this", flush=True)
 by_reason = {"refused": {"corrupt": 2}, "withheld": {"no_rule": 9}}
-print(json.dumps({"requests": 4, "records": 6, "bytes": 10, "retries": 14, **by_reason}), flush=True)
+print(json.dumps({"requests": 4, "records": 6, "bytes": 10, "viewed": 5, "retries": 14, **by_reason}), flush=True)
 sys.stdin.read()
 """
 FAILS = "import sys; sys.exit(3)"
@@ -68,7 +68,7 @@ async def test_they_serve_on_one_port_and_their_counts_are_added_up(make: Make, 
     values = registry.values()
     assert values["rocketmq_range_readers"] == 2
     assert values["rocketmq_range_reader_bytes_total"] == values["rocketmq_bytes_out_total"] == 20
-    assert values["rocketmq_messages_out_total"] == 12
+    assert (values["rocketmq_messages_out_total"], values["rocketmq_messages_viewed_total"]) == (12, 10)
     assert values["rocketmq_range_reader_retries_total"] == 28
     assert values["rocketmq_range_reader_refused_total{corrupt}"] == 4
     assert values["rocketmq_messages_withheld_total{no_rule}"] == 18

@@ -23,7 +23,9 @@ from remoting.client.blocking import BlockingConnection
 from remoting.native.vectors import column
 from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
+    VIEW,
     RowFilter,
+    decode_filtered_reply,
     decode_range_pull_reply,
     encode_filtered_pull,
     encode_range_pull,
@@ -80,6 +82,8 @@ async def test_filtered_as_at_the_broker(running, service) -> None:
         here = service.filtered_pull(FakePeer(), command)
         assert here.body == handlers(running.broker)[RequestCode.FILTERED_PULL](FakePeer(), command).body
     assert service.report.records == 2
+    service.filtered_pull(FakePeer(), Command(RequestCode.FILTERED_PULL, fields=VIEW, body=command.body))
+    assert (service.report.records, service.report.viewed) == (2, decode_filtered_reply(here.body).count)
     wrong = encode_filtered_pull(1, 0, 9, 9, encode_row_filter(RowFilter(sql="a >")))
     with pytest.raises(Refused, match="SQL"):
         service.filtered_pull(FakePeer(), Command(RequestCode.FILTERED_PULL, body=wrong))

@@ -18,6 +18,7 @@ from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
     STATUS_OFFSET_TOO_LARGE,
     STATUS_OK,
+    VIEW,
     PulledRange,
     RowFilter,
     decode_filtered_reply,
@@ -187,6 +188,20 @@ async def stored(running, *topics: bytes) -> int:
     assert reply.code == 0, reply.remark
     (queue_id,) = running.broker.topics.table.queue_ids("a")
     return queue_id
+
+
+async def test_what_is_shown_to_people_does_not_count_as_sent_to_consumers(running) -> None:
+    queue_id = await stored(running, b"a/1", b"a/2", b"a/1")
+    connection, metrics = running.connect(), running.broker.tools.metrics
+    ranged = Command(RequestCode.RANGE_PULL, body=encode_range_pull(queue_id, 0, 3, 99_999))
+    for number, command in enumerate((asking(queue_id, 0, 3, RowFilter(mqtt=("a/1",))), ranged)):
+        before = metrics.messages_out.value, metrics.bytes_out.value
+        viewing = Command(command.code, fields=dict(VIEW), body=command.body)
+        assert (await connection.request(viewing)).code == 0
+        assert (metrics.messages_out.value, metrics.bytes_out.value) == before
+        assert metrics.viewed.value == (2, 5)[number]
+        assert (await connection.request(command)).code == 0
+        assert (metrics.messages_out.value, metrics.viewed.value) == ((2, 5)[number], (2, 5)[number])
 
 
 async def test_only_what_passes_comes(running) -> None:

@@ -57,6 +57,8 @@ async def test_the_answer_says_how_far_the_index_goes_and_what_was_unreadable(ru
     assert answer.fields["indexLastUpdatePhyoffset"] == str(running.store.confirm_position)
     assert answer.fields["indexLastUpdateTimestamp"] == str(running.clock.now_ms())
     assert answer.remark is None
+    metrics = running.broker.tools.metrics
+    assert (metrics.viewed.value, metrics.messages_out.value) == (3, 0)
     newest = next(iter_stored(answer.body))
     segment = running.store._log.segment_at(newest.position)
     segment.write(newest.position + 80, b"rot")

@@ -30,6 +30,12 @@ async def remoting_port(page: ConsolePage) -> int:
         return int((await answer.json())["ports"]["remoting"])
 
 
+async def metrics(page: ConsolePage) -> dict[str, float]:
+    async with page.http.get("/metrics") as answer:
+        lines = [line.rpartition(" ") for line in (await answer.text()).splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
 async def test_overview_and_what_belongs_to_it(page: ConsolePage) -> None:
     await page.ask("/messages", "POST", json={"topic": "plant/1", "payload": "x"})
     shown = await page.ask("/overview")
@@ -52,6 +58,9 @@ async def test_a_message_is_published_and_found(page: ConsolePage) -> None:
     assert message["properties"] == {"content_type": "text/plain", "expiry_s": 60, "user": [["unit", "C"]]}
     assert message["message_id"] == published["message_id"]
     assert len((await page.ask("/topics/plant%2F%23"))["messages"]) == 1
+    counted = await metrics(page)
+    assert counted["rocketmq_messages_out_total"] == 0  # nobody consumes: what the page shows is not part of it
+    assert counted["rocketmq_messages_viewed_total"] == 3
     queues = await page.ask("/queues?topic=plant")
     assert (len(queues["items"]), sum(queue["messages"] for queue in queues["items"])) == (4, 1)
     await page.ask("/queues?topic=none", status=404)

@@ -10,6 +10,7 @@ import pytest
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.messages.tail import LogMessage, MessageSelection, QueueReader
 from remoting.protocol.bodies.pull_body import (
+    VIEW,
     QueueBounds,
     QueueBoundsReply,
     QueueRecords,
@@ -98,12 +99,13 @@ class BatchBroker:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def ask_again(self, code: int, body: bytes) -> Command:
+    def ask_again(self, code: int, body: bytes, fields: object = None) -> Command:
         command = Command(code, body=body)
         if command.code == RequestCode.QUEUE_BOUNDS:
             queue = QueueBounds(topic="t", queue=0, id=1, min=10, max=17)
             reply = QueueBoundsReply(broker="b", epoch=1, confirm=0, queues=[queue])
             return command.reply(body=encode_bounds_reply(reply))
+        assert fields == VIEW, "what is shown is not consumed"
         want = decode_range_pull(command.body)
         self.asked.append(want.offset)
         return command.reply(
