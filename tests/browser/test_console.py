@@ -86,6 +86,14 @@ def test_the_client_that_sends_most_is_found(visitor: Visitor, server: Server) -
     loud.close()
 
 
+def test_the_snippet_for_spark_names_this_server(visitor: Visitor, server: Server) -> None:
+    """Not the port that another one has by default."""
+    address = f"127.0.0.1:{server.ports['remoting']}"
+    visitor.go("#/spark", "Spark")
+    visitor.sees(f'.option("nameServer", "{address}")')
+    visitor.sees(f'report_queries(spark, "{address}")')
+
+
 def test_live_values_on_a_phone(server: Server, chromium: Browser) -> None:
     """Numbers in JSON become tiles, at the width of a phone too; with them what a pipeline found in them."""
     device = Client(server, "oven-3")

@@ -3,7 +3,7 @@
 import { on } from '../core/events.js';
 import { ago, bytes, cause, count, digits, rate, short, span } from '../core/format.js';
 import { html, useEffect } from '../core/lib.js';
-import { useNow, usePaged } from '../core/resource.js';
+import { useNow, usePaged, useResource } from '../core/resource.js';
 import { Chart, Legend } from '../parts/chart.js';
 import { Badge, Banner, Page } from '../parts/page.js';
 import { Code } from '../parts/payload.js';
@@ -23,9 +23,15 @@ export function Spark() {
 }
 
 function None() {
+  const controllers = useResource('/controllers');
+  const brokers = useResource('/brokers');
+  const server = addresses(controllers.data) || addresses(brokers.data) || 'HOST:PORT';
   return html`<${Empty} icon="spark" title="No Spark query has reported yet"><p>A session that reports its queries has their rate, batches and lag here. With LightMQ installed beside PySpark:</p>
-    <div class="narrow-code"><${Code} text=${'from lightmq.spark import report_queries, session\n\nspark = session()\nreport_queries(spark, "127.0.0.1:9876")   # before the queries start\nreadings = (spark.readStream.format("rocketmq")\n    .option("nameServer", "127.0.0.1:9876")\n    .option("mqttFilter", "plant/#").load())'} /></div><//>`;
+    <div class="narrow-code"><${Code} text=${`from lightmq.spark import report_queries, session\n\nspark = session()\nreport_queries(spark, "${server}")   # before the queries start\nreadings = (spark.readStream.format("rocketmq")\n    .option("nameServer", "${server}")\n    .option("mqttFilter", "plant/#").load())`} /></div><//>`;
 }
+
+/** Where a query asks for the brokers: every address of a page of servers. @param {any} page */
+const addresses = (page) => (page?.items ?? []).map((/** @type {any} */ one) => one.address).filter(Boolean).join(';');
 
 /** @param {{ query: any }} props */
 function Query({ query }) {
