@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from lightmq.cli.options import ConfigOptions, configuration
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, CommandMisused
 from lightmq.configuration import Configuration
 from lightmq.extras import install_command
 from lightmq.servers.serving import (
@@ -213,6 +213,30 @@ UP = ServerCommand(
         "readers": "broker.range_readers",
     },
 )
+REPLACED = {
+    f"{part}.{name}": f"up.{by}"
+    for parts, names in (
+        (
+            ("broker", "controller", "proxy", "bridge", "grpc"),
+            {"admin_host": "host", "admin_port": "admin_port", "admin_hosts": "admin_hosts"},
+        ),
+        (("broker", "controller"), {"host": "host", "port": "remoting_port", "data_directory": "data_directory"}),
+        (("grpc",), {"port": "grpc_port"}),
+    )
+    for part in parts
+    for name, by in names.items()
+}
+"""Keys of the parts that `lightmq up` does not look at, and the key that it has instead."""
+
+
+def _check_effect(options: ConfigOptions) -> None:
+    """Raises CommandMisused for `lightmq up --set` of a key that a part alone looks at; a file serves all commands."""
+    for text in options.values:
+        key = text.partition("=")[0].strip()
+        if key in REPLACED:
+            raise CommandMisused(f"--set {key} has no effect on `lightmq up`: set {REPLACED[key]}")
+
+
 BROKER = ServerCommand(
     "broker",
     ports=lambda config: ((config.broker.host, config.broker.port, "--remoting-port"), _admin(config.broker)),
@@ -266,6 +290,8 @@ def _start(
     **given: object,
 ) -> None:
     """Check what can be checked, then run the server until a signal; ``given`` are the parameters of PARAMETERS."""
+    if command is UP:
+        _check_effect(options)
     flags = [command.flag(name, value) for name, value in given.items()]
     config = configuration(options, [*flags, *listen.flags()]).value
     if command is BRIDGE and not config.bridge.connections:

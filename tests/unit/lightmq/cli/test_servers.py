@@ -42,6 +42,27 @@ def test_every_server_is_built_from_its_flags(
     assert make() is not None
 
 
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [("broker.port", "up.remoting_port"), ("grpc.port", "up.grpc_port"), ("proxy.admin_port", "up.admin_port")],
+)
+def test_a_key_that_only_a_part_looks_at_is_refused_with_the_one_that_counts(
+    key: str, instead: str, capsys: pytest.CaptureFixture[str], served: list[Any]
+) -> None:
+    assert run(["up", "--set", f"{key}=7"]) == 2
+    assert f"--set {key} has no effect on `lightmq up`: set {instead}" in capsys.readouterr().err
+    assert not served
+
+
+def test_the_keys_that_count_instead_exist() -> None:
+    from lightmq.configuration import Configuration
+    from runtime.config import load
+
+    origins = load(Configuration, file=None, environ={}, flags=()).origins
+    assert set(servers.REPLACED) <= set(origins)
+    assert set(servers.REPLACED.values()) <= set(origins)
+
+
 @pytest.mark.parametrize("option", ["--mqtt-port", "--remoting-port", "--admin-port"])
 def test_a_port_in_use_is_reported_before_anything_starts(
     option: str, taken_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]
