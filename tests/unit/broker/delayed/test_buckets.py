@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.delayed import buckets
-from broker.delayed.buckets import NOTHING, DelayBucket, Key, progress_value
+from broker.delayed.buckets import NOTHING, RECALLED, DelayBucket, Key, progress_value
 from remoting.native.vectors import arange, column
 from tests.support.plants import Plant, catches
 
@@ -105,6 +105,26 @@ def test_what_was_appended_again_counts_only_at_its_new_place() -> None:
     far = DelayBucket(0, 1)
     far.moved(7, 0)
     assert far.open() == 7
+
+
+@catches(
+    Plant(
+        "recalls-go-with-the-floor",
+        "broker.delayed.buckets:DelayBucket.moved",
+        "{offset: value for offset, value in self.recalled.items() if offset >= floor}",
+        "{}",
+    ),
+    Plant("recalls-stay-for-ever", "broker.delayed.buckets:DelayBucket.moved", "if offset >= floor}", "}"),
+)
+def test_what_was_recalled_stays_so_when_the_oldest_are_moved() -> None:
+    """Retention appends what waits below the floor again; what lies above it, recalled ones too, is as it was."""
+    bucket = DelayBucket(0, 1, None, {1: RECALLED, 4: RECALLED})
+    bucket.open()
+    see(bucket, 0, 10, 20, 30, 40, 50)
+    bucket.moved(3, 0)
+    assert not bucket.is_waiting((50, 4))
+    assert bucket.is_waiting((40, 3))
+    assert bucket.recalled == {4: RECALLED}
 
 
 def test_unreadable_records_are_skipped() -> None:

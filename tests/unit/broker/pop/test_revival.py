@@ -9,7 +9,6 @@ import pytest
 from broker.groups.groups import offset_change
 from broker.pop.popping import PopAsk
 from broker.pop.revival import DAMAGED_MS, RETRY_MS
-from broker.store.errors import StoreFull
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from tests.support.plants import Plant, catches
@@ -164,21 +163,17 @@ RUN = "broker.pop.revival:Revival.run"
     Plant("one-is-looked-at-again", RUN, "for left in found[at:]:", "for left in found[at : at + 1]:"),
     Plant("the-first-is-forgotten", RUN, "for left in found[at:]:", "for left in found[at + 1 :]:"),
 )
-async def test_a_full_disk_loses_nobodys_turn(running, monkeypatch) -> None:
+async def test_a_full_disk_loses_nobodys_turn(running) -> None:
     """While there is no room nothing is given again; once there is, everything is, without a restart."""
     connection = running.connect()
     for queue in range(3):
         await send(connection, b"%d" % queue, queue=queue)
     assert len(await pop(connection)) == 3
-    with monkeypatch.context() as full:
-        full.setattr(running.store, "append", _no_room)
-        await expire(running)
-        await expire(running, RETRY_MS)
-        assert feature(running).status() == {"pop_in_flight": 3}
+    running.store.disk.full = True
+    await expire(running)
+    await expire(running, RETRY_MS)
+    assert (feature(running).status(), outcomes(running)) == ({"pop_in_flight": 3}, {})
+    running.store.disk.full = False
     await expire(running, RETRY_MS)
     assert bodies(await pop(connection)) == [b"0", b"1", b"2"]
     assert outcomes(running) == {"retry": 3}
-
-
-def _no_room(*_arguments: object, **_options: object) -> None:
-    raise StoreFull("no room")

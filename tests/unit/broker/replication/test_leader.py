@@ -17,9 +17,11 @@ from broker.replication.leader import (
     catches_up,
     expired,
 )
+from broker.replication.majority import Majority
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from tests.support.plants import Plant, catches
 
+COUNTED = "broker.replication.leader:Leader._counted"
 SETTINGS = LeaderSettings(window_bytes=100, part_bytes=40, small_bytes=0, replicas_max=3)
 LOG = Extent(50, 300, Epochs([(4, 0), (5, 200)]))
 
@@ -331,6 +333,21 @@ def test_a_member_that_is_always_behind_leaves():
             asked.append((now_ms, proposal.members))
             break
     assert asked == [(6_000, {1})]
+
+
+@catches(
+    Plant("a-learner-confirms", COUNTED, "and not each.is_learner", ""),
+    Plant("a-stranger-confirms", COUNTED, "each.broker in majority.members and", ""),
+)
+def test_a_majority_is_one_of_members():
+    """In a group that elects itself: a learner, or a broker that the configuration does not name, has a copy only."""
+    for broker, learner in ((2, True), (9, False)):
+        leader = a_leader({1, 2, 3}, confirm=180)
+        leader.majority = Majority(frozenset({1, 2, 3}), lambda: True)
+        give(leader, stream(leader, broker, learner=learner), 300)
+        assert leader.advance(300) == 180
+        give(leader, stream(leader, 3), 250)
+        assert leader.advance(300) == 250
 
 
 def test_reconnecting_is_not_catching_up():

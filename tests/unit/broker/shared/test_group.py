@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from broker.shared.groups import HELD_BYTES_MAX, OffsetRanges, SharedGroup, SharedOffsets, ShareMember
+from tests.support.plants import Plant, catches
 
 
 def numbers(ranges: list[tuple[int, int]]) -> list[int]:
@@ -107,6 +108,38 @@ def test_a_late_acknowledgement_of_a_former_member_changes_nothing() -> None:
     group.settle(a, [0], [])
     assert group.offsets.low == 0
     assert group.offsets.upcoming(1, 5) == [0]
+
+
+@catches(
+    Plant(
+        "what-it-gave-back-was-sent", "broker.shared.groups:ShareMember.release", "self.sent.discard(offset)", "pass"
+    ),
+    Plant(
+        "what-it-never-had-was-sent",
+        "broker.shared.groups:SharedGroup.settle",
+        "member.sent.update(offset for offset in sent if offset in held)",
+        "member.sent.update(sent)",
+    ),
+    Plant(
+        "sent-to-two",
+        "broker.shared.groups:SharedGroup.leave",
+        "lost = [offset for offset in member.held if offset in member.sent]",
+        "lost = []",
+    ),
+)
+def test_only_what_a_client_may_have_is_lost_with_it() -> None:
+    """Sent by QoS 2 and not given back since: that goes to no other member, everything else does."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 2)
+    group.settle(a, [], [], sent=[2])
+    assert distribute(group, 2) == [("a", 0), ("a", 1)]
+    group.settle(a, [], [], sent=[0, 1])
+    group.settle(a, [], [0])
+    group.grant(a, 2)
+    assert distribute(group, 3) == [("a", 0), ("a", 2)]
+    assert group.leave(a) == 1
+    member(group, "b", 5)
+    assert distribute(group, 3) == [("b", 0), ("b", 2)]
 
 
 def test_what_cannot_be_delivered_is_given_back() -> None:

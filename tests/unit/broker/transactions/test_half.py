@@ -7,17 +7,23 @@ from hypothesis import strategies as st
 
 from broker.transactions import transactions as half_module
 from broker.transactions.transactions import COMMITTED, COPIED, COPY_PREFIX, FLOOR_KEY, ROLLED_BACK, Half, HalfTable
+from tests.support.plants import Plant, catches
+
+CHANGES = "broker.transactions.transactions:HalfEnding.changes"
 
 
 def table_of(written: dict[bytes, bytes]) -> HalfTable:
     """The state after a restart."""
-    outcomes = {int(key): value for key, value in written.items() if key != FLOOR_KEY}
-    return HalfTable(int(written.get(FLOOR_KEY, b"0")), outcomes)
+    copies = {int(key.removeprefix(COPY_PREFIX)): int(to) for key, to in written.items() if key.startswith(COPY_PREFIX)}
+    outcomes = {int(key): value for key, value in written.items() if key.isdigit()}
+    return HalfTable(int(written.get(FLOOR_KEY, b"0")), outcomes, copies)
 
 
-def write(written: dict[bytes, bytes], table: HalfTable, offset: int, outcome: bytes) -> None:
+def write(
+    written: dict[bytes, bytes], table: HalfTable, offset: int, outcome: bytes, copied_to: int | None = None
+) -> None:
     """End one as the owner does: write what changes, then apply it."""
-    ending = table.ending(offset, outcome)
+    ending = table.ending(offset, outcome, copied_to)
     for key, value in ending.changes(table.floor):
         if value is None:
             del written[key]
@@ -104,3 +110,34 @@ def test_a_copy_is_found_by_every_offset_it_was_known_at_until_it_ends() -> None
     }
     table.ended(ending)
     assert [table.present(0), table.outcome(0), table.outcome(2)] == [0, COMMITTED, COMMITTED]
+
+
+@catches(
+    Plant(
+        "the-copys-alone",
+        CHANGES,
+        'found += [(b"%d" % known, self.outcome) for known in self.known_as if known >= self.floor]',
+        "pass",
+    ),
+    Plant(
+        "the-copys-place-stays",
+        CHANGES,
+        'found += [(COPY_PREFIX + b"%d" % known, None) for known in self.known_as]',
+        "pass",
+    ),
+    Plant("one-step-back", CHANGES, "for known in (self.offset, *self.known_as)]", "for known in (self.offset,)]"),
+)
+def test_how_a_copy_ended_is_known_after_a_restart_at_every_offset_it_had() -> None:
+    """A producer that repeats its decision names the first one, and is told that it was taken."""
+    table, written = HalfTable(), {}
+    see(table, 2)
+    write(written, table, 0, COPIED, copied_to=2)
+    see(table, 1)
+    write(written, table, 2, COPIED, copied_to=3)
+    see(table, 1)
+    again = table_of(written)
+    assert [again.present(offset) for offset in (0, 2)] == [3, 3]
+    write(written, table, 3, ROLLED_BACK)
+    again = table_of(written)
+    assert [again.outcome(again.present(offset)) for offset in (0, 2, 3)] == [ROLLED_BACK] * 3
+    assert again.present(0) == 0

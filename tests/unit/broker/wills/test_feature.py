@@ -21,6 +21,9 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView
+from tests.support.plants import Plant, catches
+
+PUBLISH = "broker.wills.feature:WillFeature._publish"
 
 SPEC = WillSpec(b"state/pump", b"gone", 1, True, 0, [(b"colour", b"red")], b"anna")
 
@@ -121,15 +124,38 @@ async def test_another_proxy_is_asked_when_the_first_does_not_answer(running) ->
     assert published(running) == [b"gone"]
 
 
+@catches(
+    Plant("removed-and-not-stored", PUBLISH, "except StoreError:\n        wills.keep(will)\n", "except StoreError:\n"),
+)
 async def test_on_a_full_disk_it_stays_due(running) -> None:
+    """Whether the first message of its topic has no room, or one of a topic that is there."""
     judge = await Judge(running).watch()
-    await judge.close(await judge.open())
-    due = await judge.due()
-    running.store.disk.full = True
-    assert (await judge.verdict(due)).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    running.store.disk.full = False
-    running.clock.advance_ms(running.config.will_verdict_ms)
-    running.broker.maintain(running.clock.now_ms())
+    for count in (1, 2):
+        await judge.close(await judge.open())
+        due = await judge.due()
+        running.store.disk.full = True
+        assert (await judge.verdict(due)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert len(running.broker.wills.table) == 1
+        running.store.disk.full = False
+        running.clock.advance_ms(running.config.will_verdict_ms)
+        running.broker.maintain(running.clock.now_ms())
+        await judge.verdict(await judge.due())
+        assert published(running) == [b"gone"] * count
+
+
+@catches(
+    Plant(
+        "a-verdict-is-enough", "broker.wills.feature:WillFeature.will_verdict",
+        "will is not None and will.is_asked", "will is not None",
+    ),
+)  # fmt: skip
+async def test_a_verdict_that_nobody_asked_for_publishes_nothing(running) -> None:
+    """A proxy answers late, or wrongly: the connection is open, and its will is not due."""
+    judge = await Judge(running).watch()
+    epoch = await judge.open()
+    assert (await judge.verdict(WillDue("c", epoch, b"state/pump", 1, True, b"anna"))).code == 0
+    assert (published(running), len(running.broker.wills.table)) == ([], 1)
+    await judge.close(epoch)
     await judge.verdict(await judge.due())
     assert published(running) == [b"gone"]
 

@@ -6,6 +6,7 @@ import pytest
 
 from broker.wills.feature import WillRecord, Wills
 from remoting.protocol.bodies.session_body import WillSpec
+from tests.support.plants import Plant, catches
 
 GRACE_MS = 3_000
 
@@ -152,6 +153,32 @@ def test_a_lost_proxy_that_stays_away_has_its_wills_published(at) -> None:
     at.open(2, continues=1)
     at.close(2)
     assert at.due() == [], "the connection's will was removed: it is not stored again"
+
+
+@catches(
+    Plant(
+        "a-delay-beyond-the-session",
+        "broker.wills.feature:Wills._wait_with_grace",
+        "min(record.spec.delay_s, record.expiry_s)",
+        "record.spec.delay_s",
+    ),
+    Plant(
+        "no-delay-after-a-proxy",
+        "broker.wills.feature:Wills._wait_with_grace",
+        "max(self._grace_ms, min(record.spec.delay_s, record.expiry_s) * 1_000)",
+        "self._grace_ms",
+    ),
+)
+def test_the_delay_of_a_lost_proxys_client_ends_with_its_session(at) -> None:
+    """Also where the broker starts again before that: neither later than the session, nor before the delay."""
+    for delay_s, expiry_s, wait_ms in [(60, 5, 5_000), (5, 60, 5_000), (1, 60, GRACE_MS)]:
+        at.open(1, delay_s=delay_s, expiry_s=expiry_s)
+        at.wills.proxy_lost("c", 1, at.now)
+        assert at.wills.next_due_ms() == at.now + wait_ms
+        at.restart()
+        assert at.wills.next_due_ms() == at.now + wait_ms
+        at.now += wait_ms
+        assert at.due() == [1]
 
 
 def test_a_client_that_reconnects_elsewhere_while_its_proxy_is_lost(at) -> None:
