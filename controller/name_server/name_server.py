@@ -87,6 +87,8 @@ class Persister:
         self._written = state.revision
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._saving: asyncio.Future[None] | None = None
+        """The write that is under way; its thread goes on when the task is cancelled."""
         self._log = get_logger("controller")
         self.writes = 0
         self.failures = 0
@@ -102,6 +104,8 @@ class Persister:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
+        if self._saving is not None:
+            await asyncio.gather(self._saving, return_exceptions=True)
         if self._written != self._state.revision:
             await self._write()
 
@@ -140,7 +144,8 @@ class Persister:
         revision = self._state.revision
         data = encode_metadata(self._state.metadata)
         try:
-            await asyncio.to_thread(self._file.save, data)
+            self._saving = asyncio.ensure_future(asyncio.to_thread(self._file.save, data))
+            await asyncio.shield(self._saving)
         except OSError as error:
             self.failures += 1
             self._log.error("metadata_not_written", file=str(self._file.path), error=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import threading
 
 import pytest
 
@@ -168,6 +169,35 @@ async def test_the_stop_writes_what_is_left(tmp_path):
     persister.changed()
     await persister.stop()
     assert stored(file) == {"n": {"a": "1", "b": "2"}}
+
+
+async def test_the_stop_writes_behind_the_write_that_is_under_way(tmp_path, monkeypatch):
+    """Both go through one temporary file."""
+    state, file = MetadataState(), MetadataFile(tmp_path)
+    persister, begun, release, order = Persister(state, file, 0), threading.Event(), threading.Event(), []
+    save = MetadataFile.save
+
+    def slow(self, data):
+        number = len(order)
+        order.append(f"{number} begins")
+        begun.set()
+        if number == 0:
+            release.wait(10)
+        save(self, data)
+        order.append(f"{number} ends")
+
+    monkeypatch.setattr(MetadataFile, "save", slow)
+    await persister.start()
+    state.apply(PutKeyValue("n", "a", "1"))
+    persister.changed()
+    await asyncio.to_thread(begun.wait, 10)
+    stopping = asyncio.create_task(persister.stop())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    release.set()
+    await stopping
+    assert order == ["0 begins", "0 ends", "1 begins", "1 ends"]
+    assert stored(file) == {"n": {"a": "1"}}
 
 
 async def test_a_full_disk_is_reported_and_tried_again(tmp_path, monkeypatch):
