@@ -82,8 +82,8 @@ class TransactionProducer(Client):
             self.state.settle(name, Fate.MUST)
 
     def _pushed(self, command: Command) -> None:
-        """The broker asks how a transaction ends."""
-        if command.code != Code.CHECK_TRANSACTION_STATE:
+        """The broker asks how a transaction ends; what nobody has time to receive any more stays open."""
+        if command.code != Code.CHECK_TRANSACTION_STATE or self.scene.is_over:
             return
         (message,) = iter_stored(command.body)
         name = name_of(message.body)
