@@ -49,6 +49,10 @@ class LimitsConfig:
     """Most bytes of records in one answer to a pull of any kind; what does not fit comes with the next pull."""
     topics_max: int = setting(100_000, minimum=1, live=True)
     """Parent topics; the creation of one more is refused."""
+    topics_per_user_max: int = setting(50_000, minimum=0, live=True)
+    """Parent topics that one user has made by use, of `topics_max`: by the first message to a topic or by a consumer
+    group, which has a retry topic. One more is refused with FLOW_CONTROL (MQTT 5: 0x97). Clients without a user count
+    together; topics that an administrator made or changed count for nobody. 0 = no limit."""
     mqtt_topics_per_parent_max: int = setting(1_000_000, minimum=0, live=True)
     """MQTT topics of one parent topic (those with the same first level); a message that would make one more is refused
     with FLOW_CONTROL (MQTT 5: 0x97), those to existing topics go on. 0 = no limit."""

@@ -16,7 +16,7 @@ are unique per start of the process. Loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +204,15 @@ class BrokerIdentity:
         return f"{self._epoch & 0xFFFFFFFF:08X}{self.started_ms & 0xFFFFFFFFFFFF:012X}{self._ids:012X}"
 
 
+class CurrentRequest:
+    """The request whose handler runs now: what it makes by use counts for who asks."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        self.asked: tuple[Peer, Command] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestTools:
     """Given to each feature; parts of other features that it needs are further arguments."""
@@ -216,6 +225,12 @@ class RequestTools:
     authorizer: Authorizer
     answers: ConfirmedAnswers
     identity: BrokerIdentity
+    current: CurrentRequest = field(default_factory=CurrentRequest)
+
+    def asking_user(self) -> str:
+        """Whose request is being handled; empty where the broker does something by itself."""
+        asked = self.current.asked
+        return "" if asked is None else self.authorizer.subject(*asked)
 
     @property
     def is_sure(self) -> bool:

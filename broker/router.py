@@ -74,12 +74,15 @@ def _asking(tools: RequestTools, action: str, handler: Handler) -> Handler:
 
 
 def _guarded(tools: RequestTools, handler: Handler) -> Handler:
-    metrics = tools.metrics
+    metrics, current = tools.metrics, tools.current
 
     def handle(peer: Peer, command: Command) -> Command | None:
+        current.asked = peer, command
         try:
             return handler(peer, command)
         except StoreError as error:
             raise refusal_of(metrics, error) from error
+        finally:
+            current.asked = None
 
     return handle

@@ -355,16 +355,16 @@ class Groups:
         """Configuration of a group, or None."""
         return self._configs.get(group)
 
-    def ensure(self, group: str) -> GroupConfig:
-        """The group's configuration; creates group and retry topic on first use.
+    def ensure(self, group: str, maker: str | None = None) -> GroupConfig:
+        """The group's configuration; creates group and retry topic on first use. `maker`: see `Topics.ensure`.
 
         Raises:
-            Refused: the name is not valid, or no topic can be created any more.
+            Refused: the name is not valid, or no topic can be created any more, at all or for this user.
         """
         known = self._configs.get(group)
         if known is not None:
             return known
-        return self.put(GroupConfig(group_name=group))
+        return self.put(GroupConfig(group_name=group), maker)
 
     def ensure_if_room(self, group: str) -> GroupConfig:
         """The same for a reader: on a full disk the group is not stored until there is room, and the reader continues.
@@ -410,10 +410,10 @@ class Groups:
             if not names.valid_group(group):
                 raise Refused(ResponseCode.INVALID_PARAMETER, f"group name [{group}] is not valid")
 
-    def put(self, config: GroupConfig) -> GroupConfig:
-        """Create or change a group."""
+    def put(self, config: GroupConfig, maker: str | None = "") -> GroupConfig:
+        """Create or change a group; its retry topic counts for `maker`, of an administrator's group for nobody."""
         self.check((config.group_name,))
-        self._topics.ensure(retry_topic(config.group_name), max(1, config.retry_queue_nums))
+        self._topics.ensure(retry_topic(config.group_name), max(1, config.retry_queue_nums), maker=maker)
         change = StateChange(state_kinds.GROUP, config.group_name.encode(), _encode(config))
         self._store.append_state([change])
         self._configs[config.group_name] = config

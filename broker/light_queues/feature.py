@@ -70,6 +70,10 @@ class CountedOpening:
         if self._placing.request is not None:
             self._quota.check(self._user(topic))
 
+    def maker(self, topic: bytes) -> str:
+        """Return the user for whom a parent topic counts; what was accepted before counts for nobody."""
+        return "" if self._placing.request is None else self._user(topic)
+
     def _user(self, topic: bytes) -> str:
         placing = self._placing
         if placing.images is not self._images:

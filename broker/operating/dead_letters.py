@@ -200,7 +200,7 @@ class DeadLetterRequests:
             target, config = pop_retry_topic(group, origin), self._topics.table.get(origin)
             if config is not None and config.has_priorities:
                 index, queues = queue_of_priority(config, [properties], 0), config.read_queue_count
-        self._topics.table.ensure(target, queues)
+        self._topics.table.ensure(target, queues, maker="")
         ids = self._topics.table.queue_ids(target)
         index = min(index, len(ids) - 1)
         image = encode_image(

@@ -110,7 +110,7 @@ class PopMerge:
         if self._topics.get(topic) is None or self._groups.modes.get(group, topic) is not None:
             return
         with contextlib.suppress(Refused):  # what it was given is left out then
-            self._groups.ensure(group)
+            self._groups.ensure(group, "")
             self._queues.enter(group, topic, from_end=False)
 
     def _join_on(self, group: str, topic: str, index: int, given: Mapping[int, GivenHere]) -> int:

@@ -69,7 +69,7 @@ class ModeRequests:
         if body.mode not in (PULL, POP):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the mode {body.mode!r} is neither PULL nor POP")
         self._topics.require(topic)
-        self._groups.groups.ensure(group)
+        self._groups.groups.ensure(group, "")
         if body.mode == PULL:
             self._check_left(group, topic)
         self._groups.commits.flush()

@@ -221,7 +221,7 @@ class Revival:
         topic = original_topic(due.group, owner[0])
         dead = times > config.retry_max_times
         target = dead_letter_topic(due.group) if dead else retry_topic(due.group, topic)
-        self._topics.ensure(target, 1 if dead else self._queues.retry_queues(topic))
+        self._topics.ensure(target, 1 if dead else self._queues.retry_queues(topic), maker="")
         ids = self._topics.queue_ids(target)
         index = 0 if dead else min(owner[1], len(ids) - 1)
         properties.pop(INNER_MULTI_DISPATCH, None)  # its light queues have it already

@@ -126,7 +126,7 @@ class GroupStateRequests:
             if wanted in ("", topic)
         ]
         if copied:
-            self.groups.groups.ensure(target)
+            self.groups.groups.ensure(target, "")
         for _target, topic, _index, _offset in copied:
             self.groups.groups.require_pull(target, topic)
         position = self.groups.offsets.commit(copied) if copied else self.tools.store.confirm_position

@@ -95,7 +95,7 @@ class ReplyRequests:
             then()
 
     def _ensured(self) -> tuple[str, ...]:
-        return tuple(self._topics.ensure(name, 1).name for name in dict.fromkeys((self.topic, self._parent)))
+        return tuple(self._topics.ensure(name, 1, maker="").name for name in dict.fromkeys((self.topic, self._parent)))
 
     def send_reply(self, peer: Peer, command: Command) -> Command | None:
         """324, 325: pass an answer to the client that waits for it."""

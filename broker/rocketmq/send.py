@@ -422,7 +422,7 @@ class SendRequests:
         limit = number(fields, "maxReconsumeTimes", config.retry_max_times)
         dead = times > limit or number(fields, "delayLevel", 0) < 0
         target = dead_letter_topic(group) if dead else retry_topic(group)
-        self.topics.ensure(target, 1)
+        self.topics.ensure(target, 1, maker="")
         kept = {key: value for key, value in properties.items() if not key.startswith(HIDDEN_PREFIX)}
         kept.pop(INNER_MULTI_DISPATCH, None)  # its light queues have it already
         kept.setdefault(RETRY_TOPIC, bytes(view.topic))
@@ -454,7 +454,7 @@ class SendRequests:
         if request.reconsume_times <= limit:
             return request.topic
         target = dead_letter_topic(group)
-        self.topics.ensure(target, 1)
+        self.topics.ensure(target, 1, maker="")
         request.queue_index = 0
         request.text = extended(request.text, dead_letter_origin(request.properties, request.topic.encode()).items())
         return target

@@ -272,6 +272,10 @@ class TopicOpening(Protocol):
         """Return when the sender of a message on a topic may make one more. Refused: there are too many of its own."""
         ...
 
+    def maker(self, topic: bytes, /) -> str:
+        """Return the user for whom a parent topic counts that a message on a topic makes; empty: nobody."""
+        ...
+
 
 class Unlimited:
     """Opens whatever queue is wanted."""
@@ -285,6 +289,10 @@ class Unlimited:
 
     def check(self, topic: bytes) -> None:
         """Return: there is no limit."""
+
+    def maker(self, _topic: bytes) -> str:
+        """Return: nobody."""
+        return ""
 
     def subscribe(self, wanted: Iterable[tuple[bytes, str]]) -> None:
         """Make the missing queues of these, as (name, user)."""
@@ -409,7 +417,7 @@ class Dispatcher:
             if not self._auto_create:
                 raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic [{parent}] not exist and may not be created by use")
             self.opening.check(topic)
-            config = self._topics.ensure(parent, self._queue_count)
+            config = self._topics.ensure(parent, self._queue_count, maker=self.opening.maker(topic))
         index = names.queue_index(topic, config.write_queue_count)
         ids = (
             self._topics.queue_ids(parent)[index],

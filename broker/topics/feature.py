@@ -162,8 +162,16 @@ class TopicFeature(Feature):
 
     def __init__(self, tools: RequestTools, publication: Publication) -> None:
         """`publication`: topics that the controllers do not have yet; answers wait for it."""
+        self._metrics = tools.metrics
         self.publication = publication
-        self.table = Topics(tools.store, topics_max=tools.config.limits.topics_max)
+        limits = tools.config.limits
+        self.table = Topics(
+            tools.store,
+            topics_max=limits.topics_max,
+            per_user_max=limits.topics_per_user_max,
+            asking_user=tools.asking_user,
+            refused=self._refused,
+        )
         self.retention = TopicRetention(tools.store, self.table)
         self.queues = ClientQueues(tools.store, self.table)
         self.hidden: set[int] = set()
@@ -178,6 +186,7 @@ class TopicFeature(Feature):
     def configure(self) -> None:
         """Take over how many topics there may be."""
         self.table.topics_max = self._config.limits.topics_max
+        self.table.per_user_max = self._config.limits.topics_per_user_max
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: TOPIC_LIST."""
@@ -187,6 +196,9 @@ class TopicFeature(Feature):
         """Drop the order of topics when nobody reads pages any more."""
         self.sorted.maintain(now_ms)
         return {}
+
+    def _refused(self, reason: str) -> None:
+        self._metrics.refused.child(reason).value += 1
 
     def _names(self) -> Iterator[list[bytes]]:
         names_of_all = [config.name.encode() for config in self.table]

@@ -2,7 +2,8 @@
 
 A parent topic has N ordinary queues. Each is a store queue named `topic \x00 index`; a zero byte cannot occur in a
 topic name, so these names never collide with light queues. The configuration is one JSON document per topic (RocketMQ's
-own field names) in the TOPIC state table.
+own field names) in the TOPIC state table. One that was made by use has the user for whom it counts there, as `madeBy`, which
+no client is shown; a change by an administrator takes that away.
 
 Attributes are named as RocketMQ names them. A request writes changes as `+name=value,-name`; a topic keeps plain `name:
 value`.
@@ -30,6 +31,7 @@ check costs one look-up in an empty dict. Loop thread only.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -218,6 +220,28 @@ def settings_in(value: bytes) -> TopicSettings:
     return _decode(value)
 
 
+_MAKER_KEY = b'{"madeBy":'
+
+
+class _Made(msgspec.Struct):
+    """What the record of a topic says beside its settings, which clients are shown."""
+
+    maker: str = msgspec.field(name="madeBy", default="")
+
+
+_decode_made = msgspec.json.Decoder(_Made).decode
+
+
+def _made_by(config: TopicSettings, maker: str) -> bytes:
+    """The value of TOPIC for a topic that counts for this user, if any."""
+    settings: bytes = _encode(config)
+    return _MAKER_KEY + _encode(maker) + b"," + settings[1:] if maker else settings
+
+
+def _maker_in(value: bytes) -> str:
+    return _decode_made(value).maker if value.startswith(_MAKER_KEY) else ""
+
+
 def queue_name(topic: str, index: int) -> bytes:
     """Store name of queue `index` of a parent topic."""
     return topic.encode() + b"\x00" + str(index).encode()
@@ -226,9 +250,25 @@ def queue_name(topic: str, index: int) -> bytes:
 class Topics:
     """The topic table; creates topics and their queues."""
 
-    def __init__(self, store: LogStore, *, topics_max: int) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        *,
+        topics_max: int,
+        per_user_max: int = 0,
+        asking_user: Callable[[], str] = lambda: "",
+        refused: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        """`asking_user()`: for whom a topic made by use counts, empty: nobody; `refused(reason)` counts."""
         self._store = store
         self.topics_max = topics_max
+        self.per_user_max = per_user_max
+        self._asking_user = asking_user
+        self._refused = refused
+        self._makers: dict[str, str] = {}
+        """Topic made by use -> its user."""
+        self._made: Counter[str] = Counter()
+        """User -> topics made by use."""
         self._configs: dict[str, TopicSettings] = {}
         self._positions: dict[str, int] = {}
         self._queue_ids: dict[str, tuple[int, ...]] = {}
@@ -236,7 +276,7 @@ class Topics:
         self._listeners: list[Callable[[str, bool], None]] = []
         self.version = 0
         for key, (value, position) in list(store.state.items(state_kinds.TOPIC)):
-            self._apply(key.decode(), _decode(value), position)
+            self._apply(key.decode(), _decode(value), position, _maker_in(value))
 
     def __len__(self) -> int:
         return len(self._configs)
@@ -271,31 +311,40 @@ class Topics:
         """Call `listener(name, created)` after every creation, change or removal."""
         self._listeners.append(listener)
 
-    def ensure(self, name: str, queue_count: int, *, permission: int = 6) -> TopicSettings:
+    def ensure(
+        self, name: str, queue_count: int, *, permission: int = 6, maker: str | None = None
+    ) -> TopicSettings:
         """The topic's configuration, creating it with `queue_count` queues when it does not exist.
 
+        It counts for the user `maker`; None: who asks now, empty: nobody.
+
         Raises:
-            Refused: the name is not valid, or `topics_max` is reached.
+            Refused: the name is not valid, or there are too many topics, in all or of this user.
         """
         config = self._configs.get(name)
         if config is not None:
             return config
-        return self.put(
-            TopicSettings(
-                name=name,
-                read_queue_count=queue_count,
-                write_queue_count=queue_count,
-                permission=permission,
-            )
+        maker = self._asking_user() if maker is None else maker
+        if maker and self.per_user_max and self._made[maker] >= self.per_user_max:
+            self._refused("topics_per_user")
+            remark = f"topics_per_user_max: {maker} has made {self._made[maker]} topics and groups by use already"
+            raise Refused(ResponseCode.FLOW_CONTROL, remark)
+        made = TopicSettings(
+            name=name,
+            read_queue_count=queue_count,
+            write_queue_count=queue_count,
+            permission=permission,
         )
+        return self.put(made, maker)
 
-    def put(self, config: TopicSettings) -> TopicSettings:
-        """Create or change a topic: its queues first, then its record."""
+    def put(self, config: TopicSettings, maker: str = "") -> TopicSettings:
+        """Create or change a topic: its queues first, then its record. It counts for the user `maker`, if any."""
         self.check((config.name,))
         self._store.queues.open_all([queue_name(config.name, index) for index in range(config.queue_count)])
         created = config.name not in self._configs
-        position = self._store.append_state([StateChange(state_kinds.TOPIC, config.name.encode(), _encode(config))])
-        self._apply(config.name, config, position)
+        change = StateChange(state_kinds.TOPIC, config.name.encode(), _made_by(config, maker))
+        position = self._store.append_state([change])
+        self._apply(config.name, config, position, maker)
         self._announce(config.name, created=created)
         return config
 
@@ -306,6 +355,7 @@ class Topics:
                 raise Refused(ResponseCode.INVALID_PARAMETER, f"topic name [{name}] is not valid")
         created = sum(name not in self._configs for name in wanted)
         if created and len(self._configs) + created > self.topics_max:
+            self._refused("topics")
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self.topics_max} topics exist already")
 
     def delete(self, name: str) -> int:
@@ -316,11 +366,24 @@ class Topics:
         for queue_id in self._queue_ids.pop(name, ()):
             self._owners.pop(queue_id, None)
         del self._configs[name]
+        self._count(name, "")
         self._positions.pop(name, None)
         self._announce(name, created=False)
         return position
 
-    def _apply(self, name: str, config: TopicSettings, position: int) -> None:
+    def _count(self, name: str, maker: str) -> None:
+        """Let a topic count for this user, if any, and no longer for another one."""
+        former = self._makers.pop(name, "")
+        if former:
+            self._made[former] -= 1
+            if not self._made[former]:
+                del self._made[former]
+        if maker:
+            self._makers[name] = maker
+            self._made[maker] += 1
+
+    def _apply(self, name: str, config: TopicSettings, position: int, maker: str) -> None:
+        self._count(name, maker)
         ids = tuple(self._store.queues.open_all([queue_name(name, index) for index in range(config.queue_count)]))
         known = self._queue_ids.get(name, ())
         self._queue_ids[name] = ids + known[len(ids) :]

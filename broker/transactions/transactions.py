@@ -450,7 +450,7 @@ class Transactions:
     def _kept_aside(self, record: RecordView) -> Placed:
         """Its message in the topic where no client sends to, and in no light queue."""
         image = RecordView(show(record))
-        self._topics.ensure(EXPIRED_TOPIC, 1)
+        self._topics.ensure(EXPIRED_TOPIC, 1, maker="")
         wanted = header_of(record).producer_seq & 0xFFFF
         properties = [(bytes(key), bytes(value)) for key, value in image.properties()]
         properties += [(REAL_TOPIC, bytes(image.topic)), (REAL_QUEUE, b"%d" % wanted)]
