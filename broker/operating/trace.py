@@ -144,7 +144,14 @@ class TraceRequests:
         if keys is None or "topic" not in fields:
             remark = "name the topic too: a message is found by its unique key and topic"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        found = keys.find(KeyQuestion(fields["topic"].encode(), given.encode(), count_max=1, unique_only=True))
+        question = KeyQuestion(
+            fields["topic"].encode(),
+            given.encode(),
+            count_max=1,
+            unique_only=True,
+            begins_in=lambda queue_id: self._topics.owner(queue_id) is not None,
+        )
+        found = keys.find(question)
         return RecordView(found.records[0]) if found.records else None
 
     def _at_offset(self, topic: str, offset: int, index: int) -> RecordView | None:

@@ -189,7 +189,8 @@ class PullRequests:
 
         Raises:
             Refused: NO_PERMISSION for a record that the peer may not read, and for none at all unless it may read
-                everything: who may not is not told which positions hold messages.
+                everything: who may not is not told which positions hold messages. It is for the whole request: one left
+                out would be taken for gone, and what is not the peer's to read is not gone.
         """
         positions = decode_records_at(command.body)
         if len(positions) > POSITIONS_PER_REQUEST_MAX:

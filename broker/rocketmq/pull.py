@@ -163,6 +163,7 @@ class QueryRequests:
                 count_max=max(1, min(number(fields, "maxNum", MESSAGES_DEFAULT), QUERIED_MAX)),
                 bytes_max=self.tools.config.limits.pull_bytes_max,
                 unique_only=flag(fields, UNIQUE_FIELD),
+                begins_in=lambda queue_id: self.topics.owner(queue_id) is not None,
             )
         )
         views = [view for view in map(RecordView, found.records) if view.type == MESSAGE & 0xFF]

@@ -61,20 +61,30 @@ def parts_of(placed: Sequence[Placed]) -> tuple[list[bytes], list[list[Queues]]]
 def spread(parts: Sequence[Placed], queues_max: int) -> list[Placed]:
     """The same messages, none for more than `queues_max` queues: what is over is in further images at the end.
 
-    A message keeps its number and its first queues, among them its parent's. The messages of a topic have the same
-    queues, so that each queue gets them in their order.
+    A message keeps its number and its first queues, among them its parent's. A queue that got a message there gets all
+    that follow it there too, also where a filter came or went between two messages: each queue keeps their order.
     """
     kept: list[Placed] = []
     images: list[bytes] = []
     behind: list[Queues] = []
+    late: set[int] = set()
+    """Queues in `behind`."""
     for part in parts:
         at = 0
+        first_queues: list[Queues] = []
         for image, queues in part:
-            for first in range(queues_max, len(queues), queues_max):
-                images.append(part.images[at : at + image.total])
-                behind.append(queues[first : first + queues_max])
+            if len(queues) > queues_max or not late.isdisjoint(queues):
+                first = (queues[0], *(queue for queue in queues[1:] if queue not in late))[:queues_max]
+                taken = set(first)
+                over = [queue for queue in queues if queue not in taken]
+                for begin in range(0, len(over), queues_max):
+                    images.append(part.images[at : at + image.total])
+                    behind.append(tuple(over[begin : begin + queues_max]))
+                late.update(over)
+                queues = first
+            first_queues.append(queues)
             at += image.total
-        kept.append(Placed(part.images, [queues[:queues_max] for queues in part.queues], part.count))
+        kept.append(Placed(part.images, first_queues, part.count))
     return [*kept, Placed(b"".join(images), behind, 0)]
 
 

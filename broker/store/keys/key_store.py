@@ -58,6 +58,9 @@ class KeyQuestion:
     bytes_max: int = 4 * 1024 * 1024
     unique_only: bool = False
     """Only records whose unique key it is."""
+    begins_in: Callable[[int], bool] = lambda _queue: True
+    """Whether messages of the topic have this queue first: one for very many queues has further records, with others,
+    that are left out."""
 
 
 class KeyReader:
@@ -95,6 +98,9 @@ class KeyReader:
     def _matches(record: memoryview, question: KeyQuestion) -> bool:
         view = RecordView(record)
         if not question.begin_ms <= view.store_ms <= question.end_ms:
+            return False
+        dispatch = view.dispatch()
+        if dispatch and not question.begins_in(dispatch[0][0]):
             return False
         return has_key(view, question.topic, question.key, unique_only=question.unique_only)
 

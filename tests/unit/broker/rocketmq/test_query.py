@@ -7,11 +7,14 @@ import json
 import pytest
 
 from broker.rocketmq import pull
+from broker.rocketmq.send import born_host_of, stored_image
+from broker.store.placed import Placed
 from remoting.client.admin import AsyncAdmin
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView, header_of
+from remoting.protocol.records.rocketmq_form import SentFields
 from remoting.protocol.records.stored_message import decode_stored, iter_stored
 from tests.support.message_ids import parse_offset_message_id
 
@@ -45,6 +48,21 @@ async def test_messages_are_found_by_every_key_and_by_the_unique_one(running) ->
     assert await admin.query("t", "nowhere") == []
     await running.restart()
     assert [m.body for m in await AsyncAdmin(running.connect()).query("t", "k2")] == [b"two", b"one"]
+
+
+async def test_a_message_in_very_many_queues_is_found_once(running) -> None:
+    """It has several records, each with its keys."""
+    (parent,) = running.store.queues.open_all([b"t\x000"])
+    running.broker.topics.table.ensure("t", 1)
+    wide = running.store.queues.open_all([b"%%LMQ%%t%%2F%d" % number for number in range(1_500)])
+    fields = SentFields(b"t", 0, 0, 1_000, born_host_of("127.0.0.1:1"), 0)
+    image = stored_image(fields, {b"KEYS": b"k", b"UNIQ_KEY": b"ID"}, b"wide")
+    running.store.append(Placed(image, [(parent, *wide)]))
+    await running.settle()
+    assert running.store.reading.confirmed_end(wide[-1]) == 1
+    admin = AsyncAdmin(running.connect())
+    for count in (1, 10):
+        assert [(m.body, m.queue_offset) for m in await admin.query("t", "k", count=count)] == [(b"wide", 0)]
 
 
 async def test_the_answer_says_how_far_the_index_goes_and_what_was_unreadable(running, monkeypatch) -> None:

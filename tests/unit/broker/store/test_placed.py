@@ -30,3 +30,20 @@ def test_a_message_for_too_many_queues_is_spread_over_several() -> None:
         [(b"narrow", (8, 1))], [(b"wide", (9, 1, 2))], [(b"narrow", (8, 1))], [(b"wide", (3, 4, 5)), (b"wide", (6,))],
     ]  # fmt: skip
     assert [part.count for part in parts] == [1, 1, 1, 0]
+
+
+def test_a_queue_gets_the_messages_of_a_topic_in_order_when_a_filter_ends_between_them() -> None:
+    """With one filter less the last queue of the first message would be among the first ones of the second."""
+
+    def message(body: bytes, *queues: int) -> Placed:
+        return Placed(encode_image(flags=0, born_ms=1, topic=b"t", body=body), [queues])
+
+    parts = spread([message(b"1", 9, 1, 2, 3, 4), message(b"2", 9, 1, 3, 4), message(b"3", 9, 1, 2)], 3)
+    got: dict[int, list[bytes]] = {}
+    for part in parts:
+        for image, queues in part:
+            assert len(queues) <= 3
+            for queue in queues:
+                got.setdefault(queue, []).append(bytes(image.body))
+    assert got == {9: [b"1", b"2", b"3"], 1: [b"1", b"2", b"3"], 2: [b"1", b"3"], 3: [b"1", b"2"], 4: [b"1", b"2"]}
+    assert [part.queues[0][0] for part in parts[:-1]] == [9, 9, 9]
