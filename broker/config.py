@@ -79,6 +79,9 @@ class LimitsConfig:
     """Long polls that wait at the same time; one more is answered at once, as if its time were over."""
     long_poll_ms_max: int = setting(60_000, minimum=0)
     """Longest wait of a long poll; a request for a longer one gets this."""
+    sinks_max: int = setting(10_000, minimum=1, live=True)
+    """Exactly-once sinks whose last committed batch is remembered: one entry for each, until the sink is ended. A
+    further one is refused with FLOW_CONTROL; those there are go on."""
     stage_attempts_max: int = setting(10_000, minimum=1)
     """Staged attempts of sinks that are neither committed nor expired; one more is refused with SYSTEM_BUSY."""
     retained_messages_max: int = setting(0, minimum=0)

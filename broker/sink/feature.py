@@ -67,7 +67,14 @@ class SinkFeature(Feature):
             attempts_max=limits.stage_attempts_max,
             now_ms=tools.identity.started_ms,
         )
-        self.ledger = SinkLedger(tools.store, self.stages, placement, group_bytes_max=limits.commit_group_bytes_max)
+        self.ledger = SinkLedger(
+            tools.store,
+            self.stages,
+            placement,
+            group_bytes_max=limits.commit_group_bytes_max,
+            sinks_max=limits.sinks_max,
+            refused=self._refused,
+        )
         self._tools = tools
         self._placement = placement
         self._quota = quota
@@ -75,6 +82,13 @@ class SinkFeature(Feature):
         self._commits: dict[str, CommitRun] = {}
         self._interrupted: dict[str, str] = {}
         """Sink -> why a commit that a stop interrupted is not finished yet."""
+
+    def configure(self) -> None:
+        """Take over how many sinks there may be."""
+        self.ledger.sinks_max = self._tools.config.limits.sinks_max
+
+    def _refused(self, reason: str) -> None:
+        self._tools.metrics.refused.child(reason).value += 1
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -132,6 +146,7 @@ class SinkFeature(Feature):
             count = sum(image.count for image in image_views(command.body))
             self._tools.answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
             return
+        self.ledger.admit(key.sink)
         attempt = self.stages.open(key, self._tools.clock.now_ms())
         staged = self.stages.staged(key)
         first = int(command.fields.get("first", staged))

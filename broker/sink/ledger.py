@@ -30,7 +30,7 @@ survive kill -9 without a table of their own. Invariant: no pull reads a hidden 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -227,7 +227,19 @@ _encode = msgspec.msgpack.Encoder().encode
 class SinkLedger:
     """Commits batches of sinks; repeated commits change nothing."""
 
-    def __init__(self, store: LogStore, stages: Stages, placement: Placement, *, group_bytes_max: int) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        stages: Stages,
+        placement: Placement,
+        *,
+        group_bytes_max: int,
+        sinks_max: int,
+        refused: Callable[[str], None],
+    ) -> None:
+        """`refused(reason)` counts."""
+        self.sinks_max = sinks_max
+        self._refused = refused
         self._store = store
         self._stages = stages
         self._placement = placement
@@ -235,6 +247,21 @@ class SinkLedger:
         for key, (value, _position) in store.state.items(state_kinds.LEDGER):
             for batch, handles in _decode(value).prepared:
                 self._keep(bytes(key).decode(), batch, handles)
+
+    def admit(self, sink: str) -> None:
+        """Return when a sink is known, or may be. Refused: its name is not valid, or FLOW_CONTROL, there are too many.
+
+        A ledger has no end of its own: without it a query that comes back would write its last batch again.
+        """
+        check_sink(sink)
+        known = self._store.state.count(state_kinds.LEDGER)
+        if known >= self.sinks_max and self._store.state.get(state_kinds.LEDGER, sink.encode()) is None:
+            self._refused("sinks")
+            raise Refused(
+                ResponseCode.FLOW_CONTROL,
+                f"sinks_max: the last batches of {known} sinks are remembered here, and {sink!r} would be one more; "
+                "raise broker.limits.sinks_max",
+            )
 
     def last_batch(self, sink: str) -> tuple[int, int]:
         """(last committed batch or -1, log position that an answer showing it waits for)."""
@@ -253,9 +280,9 @@ class SinkLedger:
         """Check attempts and keep them for a commit that may come late; returns the log position of that record.
 
         Raises:
-            Refused: an attempt is not staged or incomplete, or too much is prepared for this sink.
+            Refused: an attempt is not staged or incomplete, or too much is prepared for this sink; as `admit`.
         """
-        check_sink(sink)
+        self.admit(sink)
         record, position = self._record(sink)
         wanted = (batch, [tuple(handle) for handle in handles])
         if batch <= record.last_batch or wanted in record.prepared:
@@ -292,9 +319,9 @@ class SinkLedger:
 
         Raises:
             Refused: an attempt is not staged or incomplete, another batch of the sink is half committed, or other
-                attempts of this one are prepared.
+                attempts of this one are prepared; as `admit`.
         """
-        check_sink(sink)
+        self.admit(sink)
         record, _position = self._record(sink)
         if batch <= record.last_batch:
             return None

@@ -291,7 +291,7 @@ class Unlimited:
         """Return: there is no limit."""
 
     def maker(self, _topic: bytes) -> str:
-        """Return: nobody."""
+        """Return no user: a topic counts for nobody."""
         return ""
 
     def subscribe(self, wanted: Iterable[tuple[bytes, str]]) -> None:

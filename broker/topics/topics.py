@@ -2,8 +2,8 @@
 
 A parent topic has N ordinary queues. Each is a store queue named `topic \x00 index`; a zero byte cannot occur in a
 topic name, so these names never collide with light queues. The configuration is one JSON document per topic (RocketMQ's
-own field names) in the TOPIC state table. One that was made by use has the user for whom it counts there, as `madeBy`, which
-no client is shown; a change by an administrator takes that away.
+own field names) in the TOPIC state table. One that was made by use has the user for whom it counts there, as `madeBy`,
+which no client is shown; a change by an administrator takes that away.
 
 Attributes are named as RocketMQ names them. A request writes changes as `+name=value,-name`; a topic keeps plain `name:
 value`.
@@ -311,9 +311,7 @@ class Topics:
         """Call `listener(name, created)` after every creation, change or removal."""
         self._listeners.append(listener)
 
-    def ensure(
-        self, name: str, queue_count: int, *, permission: int = 6, maker: str | None = None
-    ) -> TopicSettings:
+    def ensure(self, name: str, queue_count: int, *, permission: int = 6, maker: str | None = None) -> TopicSettings:
         """The topic's configuration, creating it with `queue_count` queues when it does not exist.
 
         It counts for the user `maker`; None: who asks now, empty: nobody.

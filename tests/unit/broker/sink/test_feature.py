@@ -422,3 +422,35 @@ async def test_an_attempt_that_is_not_committed_is_dropped(running) -> None:
     assert sink.maintain(running.clock.now_ms()) == {"stage_expired": 0}
     assert sink.maintain(running.clock.now_ms() + running.config.stage_expiry_s * 1_000) == {"stage_expired": 1}
     assert (sink.status(), running.broker.topics.hidden) == ({"staged_attempts": 0}, set())
+
+
+async def test_sinks_that_never_come_back_do_not_take_all_memory(tmp_path) -> None:
+    """Each leaves the number of its last batch: there is a limit for new ones, and those that are known go on."""
+    from tests.unit.broker.conftest import BrokerBench
+
+    bench = BrokerBench(tmp_path / "data", ManualClock(), limits=LimitsConfig(sinks_max=2))
+    try:
+        connection = bench.connect()
+
+        async def write(sink: str, batch: int) -> Command:
+            staged = await connection.request(staging(bench, batch, b"rows/1", sink=sink))
+            if staged.code:
+                return staged
+            body = encode(CommitBatch(sink, batch, [StageHandle(0, 0, 1)]))
+            return await connection.request(Command(RequestCode.COMMIT_BATCH, body=body))
+
+        assert [(await write(sink, 7)).code for sink in ("a", "b", "a")] == [0, 0, 0]
+        refused = await write("c", 7)
+        assert refused.code == ResponseCode.FLOW_CONTROL
+        assert "the last batches of 2 sinks are remembered here" in (refused.remark or "")
+        assert bench.registry.values()["rocketmq_requests_refused_total{sinks}"] == 1
+        await bench.restart()
+        connection = bench.connect()
+        assert (await write("c", 8)).code == ResponseCode.FLOW_CONTROL
+        assert (await write("b", 8)).code == 0
+        reply = await connection.request(Command(RequestCode.ABORT_BATCH, body=encode(AbortBatch("a", -1))))
+        assert reply.code == 0
+        assert (await write("c", 8)).code == 0
+        assert visible(bench, b"rows/1") == 4
+    finally:
+        bench.store.close()

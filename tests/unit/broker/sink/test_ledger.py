@@ -35,7 +35,9 @@ class Sink:
         limits = {"message_size_bytes_max": 1_000, "properties_bytes_max": 1_000}
         placement = Placement(QueueChoice(topics, dispatcher, queue_count=1, auto_create=True, **limits))
         self.stages = Stages(store, set(), expiry_ms=1_000, attempts_max=100, now_ms=0)
-        self.ledger = SinkLedger(store, self.stages, placement, group_bytes_max=group_bytes_max)
+        self.ledger = SinkLedger(
+            store, self.stages, placement, group_bytes_max=group_bytes_max, sinks_max=100, refused=print
+        )
 
     def stage(self, entries, batch: int, partition: int = 0, attempt: int = 0) -> tuple[int, int, int]:
         found = self.stages.open(AttemptKey("s", batch, partition, attempt), 0)
