@@ -6,16 +6,29 @@ import pytest
 
 from controller.consensus import dledger_node
 from controller.consensus.dledger_node import DledgerNode, Fate
-from controller.consensus.engine import VOTE_FILE
+from controller.consensus.engine import SNAPSHOT_FILE, VOTE_FILE
 from controller.consensus.journal import RaftSnapshot, Vote, load, save
 from controller.raft.core import RaftTimers
-from controller.raft.membership import Membership
-from controller.raft.messages import REGULAR, AppendAnswer, AppendEntries, Founded, Voted, VoteRequest
+from controller.raft.membership import Membership, decode_members
+from controller.raft.messages import (
+    NO_OP,
+    REGULAR,
+    AppendAnswer,
+    AppendEntries,
+    Founded,
+    InstallState,
+    Voted,
+    VoteRequest,
+)
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.protocol.voting import VoteAnswer
 from tests.sim.raft.machines import Words
 from tests.sim.raft.world import raft_world
+from tests.support.plants import Plant, catches
 
 TIMERS = RaftTimers(0.04, 0.3, 1.0)
+THREE = ("n1", "n2", "n3")
+NODE = "controller.consensus.dledger_node:DledgerNode."
 
 
 @pytest.fixture
@@ -146,6 +159,94 @@ def test_members_in_the_log_outlive_restart_and_snapshot(tmp_path):
     assert again.snapshots == 1
     again.close()
     assert alone(tmp_path / "n1").raft.members.current == Membership(("n1",), ("n2",))
+
+
+def leading_three(folder, **options):
+    """A node that two others have just elected, in term 1; nobody has acknowledged the entry that began it."""
+    node = alone(folder, members=THREE, **options)
+    node.take(0.0, "n1", Founded(0))
+    node.tick(0.0)
+    node.tick(1.0)
+    for trial in (True, False):
+        node.take(1.0, "n2", Voted(1, VoteAnswer.ACCEPT, trial))
+        node.settle()
+    return node
+
+
+@catches(
+    Plant("of-all-that-is-in-the-log", NODE + "_compact", "raft.members.at(self.applied)", "raft.members.current"),
+    Plant(
+        "of-the-configuration",
+        NODE + "_as_core",
+        "decode_members(snapshot.members) if snapshot.members else self._configured",
+        "self._configured",
+    ),
+    Plant("none", NODE + "_compact", 'raft.members.at(self.applied).command() if raft.members.index else b""', 'b""'),
+)
+def test_a_snapshot_has_the_members_of_its_last_entry(tmp_path):
+    """Not those of a change that may still be cut, and not those of before; here, in the file, and where it is sent."""
+    node = leading_three(tmp_path / "n1", snapshot_entries=4)
+    more = Membership(THREE, ("n4",))
+
+    def acknowledged(index):
+        node.take(1.0, "n2", AppendAnswer(1, 1, matched=True, index=index))
+
+    def found():
+        file = load(tmp_path / "n1" / SNAPSHOT_FILE, RaftSnapshot)
+        again = alone(tmp_path / "n2", "n2", THREE)
+        again.take(
+            1.0, "n1", InstallState(1, 1, file.last[1], 0, node.raft.snapshot.data, len(node.raft.snapshot.data))
+        )
+        again.settle()
+        again.close()
+        kept = decode_members(file.members) if file.members else Membership(THREE)
+        return {node.raft.snapshot.members, kept, again.raft.members.current}
+
+    acknowledged(2)
+    node.settle()
+    for _ in range(4):
+        node.propose(REGULAR + b"w", lambda _answer, _fate: None)
+    acknowledged(6)
+    node.change(1.0, more, lambda _answer, _fate: None)
+    node.settle()
+    assert node.snapshots == 1
+    assert found() == {Membership(THREE)}
+    for _ in range(4):
+        node.propose(REGULAR + b"w", lambda _answer, _fate: None)
+    acknowledged(11)
+    node.settle()
+    assert node.snapshots == 2
+    assert found() == {more}
+
+
+@catches(
+    Plant("whatever-was-applied-there", NODE + "_apply", "Fate.DONE if of_term == term else Fate.UNKNOWN", "Fate.DONE")
+)
+def test_a_command_is_not_done_because_another_one_has_its_place(tmp_path):
+    """Another leader's entry comes to the index of ours, with the news that it is committed, in one go."""
+    node, fates = leading_three(tmp_path / "n1"), []
+    node.propose(REGULAR + b"ours", lambda _answer, fate: fates.append(fate))
+    node.settle()
+    theirs = [(NO_OP, 2, 2), (REGULAR + b"theirs", 3, 2)]
+    node.take(1.0, "n3", AppendEntries(2, 1, 3, 1, 0, theirs))
+    node.settle()
+    assert node._machine.words == [b"theirs"]
+    assert fates == [Fate.UNKNOWN]
+
+
+@catches(
+    Plant(
+        "leads-at-once", NODE + "leads", "leading is not None and self.applied >= leading.began", "leading is not None"
+    )
+)
+def test_a_leader_decides_nothing_before_it_has_what_came_before(tmp_path):
+    """What was committed before may not be in its machine: it would answer from an older state."""
+    node = leading_three(tmp_path / "n1")
+    assert node.raft.leading is not None
+    assert not node.leads
+    node.take(1.0, "n2", AppendAnswer(1, 1, matched=True, index=2))
+    node.settle()
+    assert node.leads
 
 
 def test_what_does_not_fit_together_is_refused(tmp_path):
