@@ -191,6 +191,7 @@ class Machine(Host):
                 store.close()
             except PowerCut:
                 power = True
+        self.group.note()  # the last flush confirms, and answers, too
         self.die(power=power)
 
     # -- as replica ---------------------------------------------------------------------------------------------------
