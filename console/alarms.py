@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runtime.reasons import refusal
+
 CRITICAL, WARNING = "critical", "warning"
 DISK_FREE_SHARE_MIN = 0.1
 LAG_S_MAX = 300
@@ -23,8 +25,8 @@ Found = tuple[str, str, str, str, float]
 
 
 def rules(brokers: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str], overview: Mapping[str, Any],
-          worst_group: str) -> Iterator[Found]:  # fmt: skip
-    """Yield what holds now; `brokers` are the answers to METRICS by group."""
+          worst_group: str, refused: Mapping[str, tuple[float, float]]) -> Iterator[Found]:  # fmt: skip
+    """Yield what holds now; `brokers` are the answers to METRICS by group, `refused` what `rates.refusals` found."""
     for name, reason in missing.items():
         yield f"missing:{name}", CRITICAL, f"{name} does not answer: {reason}", name, 0.0
     for name, found in brokers.items():
@@ -33,7 +35,9 @@ def rules(brokers: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str], 
         text = f"group {worst_group} is {overview['lag_max_s']:.0f} s behind; is one of its consumers running?"
         yield f"lag:{worst_group}", WARNING, text, worst_group, overview["lag_max_s"] - LAG_S_MAX
     if overview["refusals_rate"] > REFUSALS_RATE_MAX:
-        text = f"{overview['refusals_rate']:.0f} requests a second are refused; see refusals by reason"
+        what, reason = refusal(max(refused, key=lambda name: refused[name][1], default=""))
+        most = ", ".join(filter(None, (what, reason)))
+        text = f"{overview['refusals_rate']:.0f} refusals a second, most of them: {most}; see refusals by reason"
         yield "refusals", WARNING, text, "", 0.0
 
 

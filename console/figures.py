@@ -167,7 +167,8 @@ class OverviewFigures:
     def _keep(self, sample: Sample) -> None:
         self.sample = sample
         seen = sample.overview
-        self._alarms.judge(rules(sample.brokers, sample.missing, seen, sample.lag.worst), sample.time_ms)
+        found = rules(sample.brokers, sample.missing, seen, sample.lag.worst, sample.refusals)
+        self._alarms.judge(found, sample.time_ms)
         self.history.append((
             sample.time_ms, seen["messages_in_rate"], seen["messages_out_rate"], seen["bytes_in_rate"],
             seen["clients"], sample.lag.messages_max,

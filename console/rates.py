@@ -9,26 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runtime.reasons import REFUSALS
+
 COUNTED = {
     "messages_in": ("status", "store.messages_total"),
     "messages_out": ("metrics", "rocketmq_messages_out_total"),
     "bytes_in": ("status", "store.bytes_total"),
 }
 """Figure -> where its counter is in an answer to METRICS."""
-REFUSING = (
-    "rocketmq_requests_refused_total", "rocketmq_broker_drops_total", "rocketmq_drops_total",
-    "rocketmq_admin_requests_refused_total", "rocketmq_mqtt_denials_total", "rocketmq_mqtt_sockets_refused_total",
-    "rocketmq_mqtt_subscriptions_refused_total", "rocketmq_mqtt_violations_total",
-    "rocketmq_mqtt_authentications_total",
-    "rocketmq_mqtt_handshakes_failed_total", "rocketmq_mqtt_limited_total", "rocketmq_delayed_refused_messages_total",
-    "rocketmq_unsupported_requests_total", "rocketmq_pop_refused_total", "rocketmq_lite_refused_total",
-    "rocketmq_remoting_read_cut_", "rocketmq_messages_withheld_total", "rocketmq_console_refused_total",
-    "rocketmq_console_streams_refused_total",
-)  # fmt: skip
+REFUSING = tuple(REFUSALS)
 """Beginnings of the names of counters of what was refused or dropped."""
-GRANTED = frozenset({"accepted", "allowed", "anonymous", "ok"})
-"""Label values of those counters that are no refusals."""
-
 
 INTERVAL_S_MIN = 0.5
 """Counters that are seen sooner after the last ones are left to the next look."""
@@ -76,15 +66,10 @@ def refusals(rates: CounterRates, brokers: Mapping[str, Mapping[str, Any]]) -> d
     found: dict[str, tuple[float, float]] = {}
     for broker, answer in brokers.items():
         for name, value in answer["metrics"].items():
-            if value and name.startswith(REFUSING) and GRANTED.isdisjoint(_labels(name)):
+            if value and name.startswith(REFUSING):
                 total, rate = found.get(name, (0.0, 0.0))
                 found[name] = total + value, rate + rates.rate(broker, name)
     return found
-
-
-def _labels(name: str) -> list[str]:
-    """Return the label values in the name of a counter, `name{one,other}`."""
-    return name.partition("{")[2].removesuffix("}").split(",")
 
 
 def _at(table: Any, path: str) -> float:

@@ -9,6 +9,7 @@ import msgspec
 from console.api.operations import PAGE, ApiCall, Operation
 from console.api.pages import Page, slice_page
 from console.figures import OverviewFigures
+from runtime.reasons import refusal
 
 TAG = "Overview"
 
@@ -76,6 +77,11 @@ class RefusalRow(msgspec.Struct):
 
     counter: str
     reason: str
+    """The values of its labels."""
+    what: str
+    """What it counts, in words."""
+    text: str
+    """The reason in words."""
     total: float
     rate: float
 
@@ -97,7 +103,11 @@ async def list_refusals(call: ApiCall) -> Any:
     rows: list[dict[str, Any]] = []
     for name, (total, rate) in sample.refusals.items():
         counter, _, labels = name.partition("{")
-        rows.append({"counter": counter, "reason": labels.rstrip("}"), "total": total, "rate": round(rate, 3)})
+        what, text = refusal(name)
+        rows.append({
+            "counter": counter, "reason": labels.rstrip("}"), "what": what, "text": text, "total": total,
+            "rate": round(rate, 3),
+        })  # fmt: skip
     rows.sort(key=lambda row: (-row["rate"], -row["total"], row["counter"], row["reason"]))
     return slice_page(call, rows, sample.missing)
 

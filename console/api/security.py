@@ -13,6 +13,7 @@ from console.audit import acts_page
 from console.cluster import json_object
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
+from runtime.reasons import in_words
 
 TAG = "Access"
 TESTED_ACTIONS = ("publish", "subscribe", "will", "history", "deliver", "consume", "admin", "monitor")
@@ -45,6 +46,8 @@ class AccessAnswer(msgspec.Struct):
 
     allowed: bool
     reason: str = ""
+    text: str = ""
+    """The reason in words."""
     rule: str = ""
     place: str = ""
 
@@ -93,7 +96,8 @@ async def test_access(call: ApiCall) -> Any:
         try:
             answer = json_object(await call.cluster.ask(broker, call.viewer, Code.ACCESS_TEST, fields))
             place, _, rule = str(answer["rule"]).partition(": ")
-            return {**answer, "rule": rule, "place": place}
+            text = in_words(str(answer["reason"])) if answer["reason"] else ""
+            return {**answer, "text": text, "rule": rule, "place": place}
         except Refused as refused:
             failure = refused
     raise failure or not_found("the controllers know no broker group")

@@ -20,6 +20,7 @@ from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_to
 from lightmq.cli.outcome import FAILED, CommandFailed, CommandMisused, json_object, print_rows, printable
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from runtime.reasons import in_words
 
 if TYPE_CHECKING:
     from remoting.access.rights import Right
@@ -35,16 +36,6 @@ HERE = ServerTarget()
 RULE_HEADINGS = ("BROKER", "APPLIES TO", "FOR", "WRITTEN IN", "RULE")
 RULE_MEMBERS = ("broker", "on", "who", "place", "rule")
 Asked = Literal["publish", "will", "subscribe", "history", "deliver"]
-
-WORDS = {
-    "no_rule": "no rule allows it",
-    "deny_rule": "a rule denies it",
-    "dollar_topic": "topics that begin with $ belong to the server: no client may publish there",
-    "qos_retain_or_will": "the rule that fits does not go as far as this QoS, retained, or as a will",
-    "retained": "the rule that fits gives no retained messages",
-    "history": "the rule that fits gives no history",
-    "not_a_filter": "there is no filter behind its prefix",
-}
 
 
 @acl.command
@@ -130,7 +121,7 @@ def explain(
     who = f"client {client!r}" + (f" of user {user!r}" if user is not None else " without a proven name")
     sys.stdout.write(f"{'allowed' if verdict.allowed else 'refused'}: {action} {topic!r} by {who}\n")
     if not verdict.allowed:
-        sys.stdout.write(f"    {WORDS[verdict.reason]}\n")
+        sys.stdout.write(f"    {in_words(verdict.reason)}\n")
     elif action in ("subscribe", "history"):
         given = "with" if verdict.retained else "without"
         sys.stdout.write(f"    up to QoS {verdict.qos_max}, {given} retained messages\n")
@@ -210,7 +201,7 @@ def ask(
         sys.stdout.write(json.dumps(verdict) + "\n")
     else:
         lines = [f"{'allowed' if verdict['allowed'] else 'refused'}: {action} {topic!r}"]
-        lines += [f"    {WORDS.get(verdict['reason'], verdict['reason'])}"] if verdict["reason"] else []
+        lines += [f"    {in_words(verdict['reason'])}"] if verdict["reason"] else []
         lines += [f"    {verdict['rule']}"] if verdict["rule"] else []
         sys.stdout.write("\n".join([*lines, f"    decided by {verdict['by']}"]) + "\n")
     if not verdict["allowed"]:

@@ -21,6 +21,7 @@ from lightmq.cli.times import age, moment, span
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from runtime.reasons import in_words
 
 HERE = ServerTarget()
 PAGE = 1_000
@@ -198,7 +199,7 @@ def _expiry(row: dict[str, Any]) -> str:
 
 def removed(counts: dict[str, int]) -> str:
     """What a session did not get, by reason."""
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
+    return ", ".join(f"{count} {in_words(reason)}" for reason, count in sorted(counts.items())) or "0"
 
 
 LAG_HEADINGS = ("GROUP", "TOPIC", "BROKER", "QUEUE", "OFFSET", "END", "MESSAGES", "SECONDS")

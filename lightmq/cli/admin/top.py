@@ -24,6 +24,7 @@ from lightmq.cli.times import Seconds, amount, moment, span
 from remoting import clock
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
+from runtime.reasons import refusal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -171,7 +172,7 @@ def text(sample: dict[str, Any]) -> str:
     behind = [(printable(one["group"]), f"{one['messages']:,}", span(one["seconds"])) for one in sample["groups"]]
     if behind:
         parts.append("\n" + columns(GROUP_HEADINGS, behind[:LINES_MAX]) + _more(behind, "groups"))
-    refused = [(one["reason"], f"{one['per_s']:,.1f}", f"{one['total']:,.0f}") for one in sample["refused"]]
+    refused = [(_in_words(one["reason"]), f"{one['per_s']:,.1f}", f"{one['total']:,.0f}") for one in sample["refused"]]
     if refused:
         parts.append("\n" + columns(REFUSAL_HEADINGS, refused[:LINES_MAX]) + _more(refused, "reasons"))
     return "".join(parts)
@@ -179,6 +180,11 @@ def text(sample: dict[str, Any]) -> str:
 
 def _more(rows: Sequence[object], what: str) -> str:
     return f"and {len(rows) - LINES_MAX} more {what}\n" if len(rows) > LINES_MAX else ""
+
+
+def _in_words(counter: str) -> str:
+    what, reason = refusal(counter)
+    return printable(f"{what}: {reason}" if reason else what)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

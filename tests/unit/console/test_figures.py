@@ -93,21 +93,33 @@ def test_lag_by_queue_and_the_largest_of_any_group() -> None:
 OVERVIEW = {"lag_max_s": 0, "refusals_rate": 0}
 
 
+def test_the_alarm_about_refusals_says_in_words_which_are_most() -> None:
+    refused = {
+        "rocketmq_mqtt_denials_total{will,no_rule}": (500.0, 1.0),
+        "rocketmq_mqtt_violations_total{keep_alive_timeout}": (90.0, 8.0),
+    }
+    ((_, _, text, _, _),) = rules({}, {}, {"lag_max_s": 0, "refusals_rate": 9.0}, "", refused)
+    assert text == (
+        "9 refusals a second, most of them: MQTT connections closed, silent for one and a half times its keep-alive; "
+        "see refusals by reason"
+    )
+
+
 def test_alarms_begin_once_and_the_worst_comes_first() -> None:
     alarms = Alarms()
     full = counters()
     full["status"]["store"]["disk_full"] = 1
     late = {**OVERVIEW, "lag_max_s": 1_000}
-    assert alarms.judge(rules({}, {}, late, "g"), 1_000_005)
-    assert not alarms.judge(rules({}, {}, late, "g"), 1_000_006)
-    assert alarms.judge(rules({"a": full}, {"b": "gone"}, late, "g"), 1_000_007)
+    assert alarms.judge(rules({}, {}, late, "g", {}), 1_000_005)
+    assert not alarms.judge(rules({}, {}, late, "g", {}), 1_000_006)
+    assert alarms.judge(rules({"a": full}, {"b": "gone"}, late, "g", {}), 1_000_007)
     assert [(item["severity"], item["since_ms"]) for item in alarms.items] == [
         (CRITICAL, 1_000_007),
         (CRITICAL, 1_000_007),
         (WARNING, 300_005),  # 700 s ago the group came to be later than the limit
     ]
     assert alarms.past == []
-    assert alarms.judge(rules({}, {}, OVERVIEW, ""), 1_000_009)
+    assert alarms.judge(rules({}, {}, OVERVIEW, "", {}), 1_000_009)
     assert alarms.items == []
     assert {(item["id"], item["since_ms"], item["ended_ms"]) for item in alarms.past} == {
         ("lag:g", 300_005, 1_000_009), ("disk_full:a", 1_000_007, 1_000_009), ("missing:b", 1_000_007, 1_000_009),

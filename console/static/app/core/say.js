@@ -28,7 +28,7 @@ export const dismiss = (id) => toasts.set(toasts.get().filter((toast) => toast.i
 export async function attempt(done, act) {
   try {
     const result = await act();
-    say(done);
+    if (done) say(done);
     return result;
   } catch (failure) {
     const problem = failure instanceof Problem ? failure : new Problem(0, 'Failed', String(failure), '');

@@ -36,14 +36,14 @@ function TestBox() {
   /** @param {Event} event */
   const submit = async (event) => {
     event.preventDefault();
-    const found = await attempt('The server answered', () => post('/access/test', { user, client_id: client, action, topic }));
+    const found = await attempt('', () => post('/access/test', { user, client_id: client, action, topic }));
     setAnswer(found ? { ...found, asked: `${user || 'Anybody without a name'} ${found.allowed ? 'may' : 'may not'} ${action === 'publish' ? 'publish to' : 'subscribe to'} ${topic}` } : null);
   };
   return html`<${Card} title="May this client do that?"><form class="stack" onSubmit=${submit}>
     <div class="test-form"><${Field} label="User" value=${user} onInput=${setUser} mono placeholder="none" /><${Field} label="Client id" value=${client} onInput=${setClient} mono placeholder="any" />
       <${Field} label="Wants to" kind="select" value=${action} onInput=${setAction} options=${ACTIONS} /><${Field} label="Topic or filter" value=${topic} onInput=${setTopic} mono required placeholder="plant/line-1/temperature" />
       <button type="submit" class="button primary" disabled=${!topic.trim()}><${Icon} name="access" />Test</button></div>
-    <div role="status">${answer && html`<${Banner} kind=${answer.allowed ? 'good' : 'bad'}><b>${answer.asked}.</b> ${answer.reason ?? ''}
+    <div role="status">${answer && html`<${Banner} kind=${answer.allowed ? 'good' : 'bad'}><b>${answer.asked}.</b> ${answer.text ?? ''}
       ${answer.rule && html`<${Facts} of=${[['Rule', html`<span class="mono">${answer.rule}</span>`], ['Written in', html`<span class="mono">${answer.place}</span>`]]} />`}<//>`}</div>
   </form><//>`;
 }

@@ -7,8 +7,8 @@ import { Page } from '../parts/page.js';
 import { Empty } from '../parts/states.js';
 import { List } from '../parts/table.js';
 
-/** @param {string} reason */
-const words = (reason) => reason.replaceAll('_', ' ');
+/** @param {string} name */
+const words = (name) => name.replaceAll('_', ' ');
 /** @param {string} name @param {any} value */
 const amount = (name, value) => (value === null || value === undefined ? '–' : /bytes/.test(name) ? bytes(value) : count(value));
 
@@ -23,12 +23,9 @@ export function Quotas() {
   <//>`;
 }
 
-/** The words of a counter's name: `rocketmq_mqtt_denials_total` is "mqtt denials". @param {string} counter */
-const counted = (counter) => words(counter.replace(/^rocketmq_/, '').replace(/_total$/, ''));
-
 const refusalColumns = [
-  { name: 'Refused', lead: true, of: (/** @type {any} */ one) => html`<b>${counted(one.counter)}</b>` },
-  { name: 'Reason', of: (/** @type {any} */ one) => words(one.reason) || html`<span class="faint">–</span>` },
+  { name: 'Refused', lead: true, of: (/** @type {any} */ one) => html`<b>${one.what}</b>` },
+  { name: 'Reason', of: (/** @type {any} */ one) => one.text || html`<span class="faint">–</span>` },
   { name: 'Now', right: true, of: (/** @type {any} */ one) => html`<span class=${one.rate > 0 ? 'warned' : 'faint'}>${rate(one.rate)}</span>` },
   { name: 'Since the start', right: true, of: (/** @type {any} */ one) => count(one.total) },
 ];

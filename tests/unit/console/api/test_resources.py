@@ -128,6 +128,24 @@ async def test_brokers_and_controllers(page: ConsolePage) -> None:
     assert (await page.ask("/cluster/history"))["items"][0]["name"] == "broker-a"
 
 
+async def test_reasons_are_said_in_words(page: ConsolePage) -> None:
+    """Beside the identifier, which programs go by."""
+    async with page.http.post("/api/v1/session", json={"token": "wrong"}) as answer:
+        assert answer.status == 401
+    rows = (await page.ask("/refusals"))["items"]
+    (row,) = [one for one in rows if one["counter"] == "rocketmq_console_refused_total"]
+    assert (row["reason"], row["what"], row["text"]) == (
+        "unproven", "Requests to the console", "no key or token, or a wrong one",
+    )  # fmt: skip
+    asked = {"user": "", "client_id": "press-7", "action": "publish", "topic": "$SYS/broker/version"}
+    verdict = await page.ask("/access/test", "POST", json=asked)
+    assert (verdict["allowed"], verdict["reason"]) == (False, "dollar_topic")
+    assert verdict["text"] == "topics that begin with $ belong to the server: no client may publish there"
+    assert (await page.ask("/clients?sort=-messages_in_per_s"))["items"] == []
+    await page.ask("/clients?sort=loud", status=400)
+    await page.ask("/sessions?state=gone", status=400)
+
+
 async def test_sessions_and_clients_of_nobody(page: ConsolePage) -> None:
     assert (await page.ask("/sessions"))["items"] == []
     assert (await page.ask("/clients"))["items"] == []

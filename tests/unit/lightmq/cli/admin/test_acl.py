@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.cli.admin.acl import WORDS
 from lightmq.cli.application import run
+from runtime.reasons import in_words
 
 LIST = """\
 user ann
@@ -65,7 +65,7 @@ def test_the_rule_that_decided(acl: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"{acl}:8: pattern readwrite dev/%c/#" in said
     said = explain(capsys, "--client", "c1", "-u", "ann", "-t", "plant/secret/x", "--action", "deliver", "--file", acl)
     assert said.startswith("refused: ")
-    assert f"{WORDS['deny_rule']}\n    {acl}:3: topic deny plant/secret/#" in said
+    assert f"{in_words('deny_rule')}\n    {acl}:3: topic deny plant/secret/#" in said
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_every_reason_has_a_text(
     acl: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
 ) -> None:
     """As text and as JSON."""
-    assert WORDS[reason] in explain(capsys, "--client", "c1", "--file", acl, *arguments)
+    assert in_words(reason) in explain(capsys, "--client", "c1", "--file", acl, *arguments)
     answer = json.loads(explain(capsys, "--client", "c1", "--file", acl, "--json", *arguments))
     assert (answer["allowed"], answer["reason"]) == (False, reason)
 

@@ -12,7 +12,7 @@ ROW = {
 
 def test_brokers_groups_and_refusals() -> None:
     groups = [{"group": f"g{number}", "messages": 7, "seconds": 90.0} for number in range(LINES_MAX + 2)]
-    refused = [{"reason": "quota", "total": 9.0, "per_s": 1.5}]
+    refused = [{"reason": "rocketmq_mqtt_violations_total{keep_alive_timeout}", "total": 9.0, "per_s": 1.5}]
     failed = {"broker": "broker-b", "error": "it is gone\x1b"}
     shown = text({"time_ms": 0, "brokers": [ROW, failed], "groups": groups, "refused": refused})
     assert "1,234.5" in shown
@@ -21,4 +21,4 @@ def test_brokers_groups_and_refusals() -> None:
     assert "broker-b does not answer: it is gone\\u001b" in shown
     assert "1 min 30 s" in shown
     assert "and 2 more groups" in shown
-    assert "quota" in shown
+    assert "MQTT connections closed: silent for one and a half times its keep-alive  1.5" in shown
