@@ -196,7 +196,8 @@ class LightQueueFeature(Feature):
         if ended:
             self._tools.log.info("light_queues_ended", count=ended)
         self._watch_ids(self._tools.clock.now_ms())
-        pause_s = PASS_S if ended or self.unused.working else IDLE_S
+        self.quota.count_step()
+        pause_s = PASS_S if ended or self.unused.working or self.quota.counting else IDLE_S
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._pass)
 
     def _watch_ids(self, now_ms: int) -> None:

@@ -5,8 +5,8 @@ only a subscription has made counts for the subscriber alone, so nobody takes a 
 What exists goes on beyond a limit; only what would be new is refused (FLOW_CONTROL: 0x97 of MQTT 5), counted by reason
 and logged.
 
-After a start the topics of a parent are counted from the log's table of queues when they are needed: where there are
-fewer queues in all than a parent may have, nothing is. The log does not say who made a topic: one that was there before
+After a start the topics that the log has are counted parent by parent in one walk over its table of queues, in bounded
+steps; until that is done a parent may get more than it should. The log does not say who made a topic: one that was there before
 the start counts for the user who is the first to publish there again, and is never refused; one where nobody publishes
 counts for no user until it ends.
 
@@ -20,10 +20,11 @@ and no longer when it is deleted. Loop thread only.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broker.topics.feature import light_queues, topic_of
+from broker.topics.feature import topic_of
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
@@ -35,6 +36,8 @@ PUBLISHED, OWNED = 1, 2
 """A mark is the number of a queue's user (0: none) times `OWNED`, and `PUBLISHED` if it counts for its parent."""
 PARENT, USER = "mqtt_topics_per_parent", "mqtt_topics_per_user"
 """Reasons of refusals."""
+COUNTED_PER_STEP = 1_024
+"""Ids whose topics are counted in one step: a few milliseconds."""
 LOG_INTERVAL_MS = 60_000
 LOGGED_MAX = 1_000
 
@@ -121,8 +124,10 @@ class TopicQuota:
         self._log = log
         self._marks = QueueMarks()
         self._makers = TopicMakers()
-        self._parents: dict[bytes, int] = {}
-        """Parent topic -> its MQTT topics, of those that were counted."""
+        self._parents: Counter[bytes] = Counter()
+        """Parent topic -> its MQTT topics, as far as they are counted."""
+        self._at, self._end = 0, store.queues.ids_end
+        """Topics of the ids in [at, end) are not counted yet."""
         self._logged_ms: dict[tuple[str, str], int] = {}
         store.queues.on_delete(self._deleted)
 
@@ -148,10 +153,31 @@ class TopicQuota:
                 self.check(user)
         if queue is None:
             queue = self._store.queues.open(name)
-        if not existed and parent in self._parents:
+        if not existed and parent and self._is_counted(queue):
             self._parents[parent] += 1
         self._own(queue, mark | PUBLISHED, user)
         return queue
+
+    @property
+    def counting(self) -> bool:
+        """Whether there are topics that are not counted yet."""
+        return self._at < self._end
+
+    def count_step(self) -> None:
+        """Count some more of the topics that were there at the start."""
+        first = self._store.queues.part(COUNTED_PER_STEP, self._at)
+        if first is None or first >= self._end:
+            self._at = self._end
+            return
+        queues = self._store.state.queues
+        at, self._at = max(first, self._at), min(first + COUNTED_PER_STEP, self._end)
+        for queue in queues.ids(at, self._at):
+            name = queues.name(queue) or b""
+            if names.topic_key(name) is not None and self._is_topic(queue):
+                self._parents[topic_of(name)] += 1
+
+    def _is_counted(self, queue: int) -> bool:
+        return queue < self._at or queue >= self._end
 
     def check(self, user: str) -> None:
         """Return when `user` may make one more. Refused: FLOW_CONTROL."""
@@ -193,18 +219,10 @@ class TopicQuota:
     def _check_parent(self, parent: bytes) -> None:
         if not self.per_parent_max or not parent or self._store.queues.count < self.per_parent_max:
             return
-        if parent not in self._parents:
-            self._parents[parent] = self._counted(parent)
+        if self.counting:
+            self.count_step()
         if self._parents[parent] >= self.per_parent_max:
             raise self._refusal(PARENT, parent.decode("utf-8", "replace"), self.per_parent_max)
-
-    def _counted(self, parent: bytes) -> int:
-        """The MQTT topics of a parent, by the names of queues."""
-        name = self._store.state.queues.name
-        return sum(
-            names.topic_key(name(queue) or b"") is not None and self._is_topic(queue)
-            for queue in light_queues(self._store, parent)
-        )
 
     def _refusal(self, reason: str, name: str, most: int) -> Refused:
         self._refused(reason)
@@ -221,8 +239,10 @@ class TopicQuota:
         mark = self._marks.get(queue)
         if mark >= OWNED:
             self._makers.remove(mark // OWNED)
-        if self._parents and names.topic_key(name) is not None:
+        was_topic = bool(mark & PUBLISHED) or self._store.queues.had_messages(queue)
+        if was_topic and self._is_counted(queue) and names.topic_key(name) is not None:
             parent = topic_of(name)
-            if parent in self._parents and (mark & PUBLISHED or self._store.queues.had_messages(queue)):
-                self._parents[parent] -= 1
+            self._parents[parent] -= 1
+            if self._parents[parent] <= 0:
+                del self._parents[parent]
         self._marks.set(queue, 0)

@@ -118,3 +118,25 @@ def test_a_page_goes_with_its_last_number() -> None:
     marks.set(PAGE - 1, 0)
     assert list(marks._pages) == [5]
     assert marks.get(5 * PAGE) == 5 * PAGE + 1
+
+
+@pytest.mark.parametrize("limited", [{"mqtt_topics_per_parent_max": 1_500}], indirect=True)
+async def test_topics_are_counted_in_steps_after_a_start(limited) -> None:
+    """Each is counted once, whether it ends, or begins, before or behind the place that the count has reached."""
+    for number in range(1_200):
+        assert await publish(limited, b"plant/%d" % number) == 0
+        assert await publish(limited, b"other/%d" % number) == 0
+    await limited.restart()
+    quota = feature(limited).quota
+    queues = limited.store.queues
+    quota.count_step()
+    assert quota.counting
+    late = queues.find(b"%LMQ%plant%2F1199")
+    queues.delete([queues.find(b"%LMQ%plant%2F0"), late])
+    assert await publish(limited, b"plant/new") == 0
+    while quota.counting:
+        quota.count_step()
+    assert (quota._parents[b"plant"], quota._parents[b"other"]) == (1_199, 1_200)
+    for number in range(301):
+        assert await publish(limited, b"plant/more/%d" % number) == 0
+    assert await publish(limited, b"plant/one/too/many") == ResponseCode.FLOW_CONTROL
