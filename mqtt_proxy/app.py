@@ -144,18 +144,19 @@ class ProxyApp:
             counters=counters,
             tracer=tracer,
         )
-        self._operating = Operating(self._services, version(), registry.values)
-        self._listener = self._make_listener(clock, counters, quotas)
+        limits = session_limits(config)
+        self._operating = Operating(self._services, version(), registry.values, limits.delay)
+        self._listener = self._make_listener(clock, counters, quotas, limits)
         self._listening = Listening(config, self._listener, counters)
         self._gate.on_change(self._services.owners.rules_changed)
         self._declare_gauges(registry)
 
-    def _make_listener(self, clock: Clock, counters: FrontCounters, quotas: Quotas) -> Listener:
+    def _make_listener(self, clock: Clock, counters: FrontCounters, quotas: Quotas, limits: SessionLimits) -> Listener:
         config = self._config
         return Listener(
             lambda wire: Client(wire, self._services),
             clock=clock,
-            limits=session_limits(config),
+            limits=limits,
             counters=counters,
             sockets=OpenSockets(
                 counters,
@@ -261,5 +262,4 @@ def session_limits(config: ProxyConfig) -> SessionLimits:
         user_properties_max=config.quotas.user_properties_max,
         receive_maximum=config.quotas.receive_maximum,
         topic_alias_maximum=config.quotas.topic_alias_max,
-        delay_s_max=config.quotas.delay_s_max,
     )

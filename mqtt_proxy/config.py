@@ -67,9 +67,6 @@ class QuotaConfig:
     retained_payload_bytes_max: int = setting(0, minimum=0)
     """Largest payload that may be retained; a larger one is refused with 0x97 (QoS 0: dropped and counted; 3.1.1: the
     connection is closed); of a will the CONNECT is. 0 = as large as a message may be."""
-    delay_s_max: int = setting(3 * 86_400, minimum=0)
-    """Longest delay a message may ask for, at most `broker.delay_s_max`; a longer one is refused with 0x97 (QoS 0 and
-    3.1.1: the connection is closed)."""
     filters_refused: tuple[str, ...] = ()
     """Filters that are too wide: a SUBSCRIBE to one of them, or to one that matches all it matches, gets 0x8F (3.1.1:
     0x80). `["#"]` refuses `#` and `+/#` and nothing else."""

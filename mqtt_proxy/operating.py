@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 
 from mqtt_proxy.link import Link, LinkDownError
+from mqtt_proxy.mqtt.codec.limits import DelayLimit
 from mqtt_proxy.mqtt.codec.packets import VERSIONS
 from mqtt_proxy.sessions.services import Owner, Services
 from mqtt_proxy.traffic import Flow
@@ -27,12 +28,14 @@ from remoting.protocol.bodies.operating_body import (
     ASK_ACCESS,
     ASK_CLIENTS,
     ASK_KICK,
+    ASK_LIMITS,
     ASK_QUOTAS,
     ASK_RULES,
     PAGE_MAX,
     ClientLine,
     ClientPage,
     ClientQuery,
+    LimitsNamed,
     ProxyAnswered,
     ProxyAsked,
     ProxyPresent,
@@ -63,8 +66,15 @@ KICKED = "kicked: disconnected by an operator"
 class Operating:
     """Answers the broker's questions."""
 
-    def __init__(self, services: Services, version: str, figures: Callable[[], Mapping[str, float]] = dict) -> None:
-        """`figures`: every counter of this process by name and label."""
+    def __init__(
+        self,
+        services: Services,
+        version: str,
+        figures: Callable[[], Mapping[str, float]] = dict,
+        delay: DelayLimit | None = None,
+    ) -> None:
+        """`figures`: every counter of this process by name and label. `delay` is set to what the broker names."""
+        self._delay = DelayLimit() if delay is None else delay
         self._services = services
         self._link: Link = services.link
         self._version = version
@@ -78,6 +88,7 @@ class Operating:
             ASK_ACCESS: self._access,
             ASK_QUOTAS: self._quotas,
             ASK_RULES: self._rules,
+            ASK_LIMITS: self._limits,
         }
         self._link.on_push(RequestCode.PROXY_ASKED, self._asked)
         self._link.on_up(self._show)
@@ -188,12 +199,18 @@ class Operating:
         shown = lines[first : first + max(1, min(asked.limit, PAGE_MAX + 1))]
         return encode(RuleLinesAnswer(shown, len(lines), rules.open))
 
+    async def _limits(self, body: bytes) -> bytes:
+        """The broker names the limits that are checked here."""
+        self._delay.s_max = decode(LimitsNamed, body).delay_s_max
+        return b""
+
     async def _quotas(self, body: bytes) -> bytes:
         """The quotas in force, what is used, and how often something was refused, by reason."""
         del body
         config = self._services.config
         limits = {name: float(value) for name, value in asdict(config.quotas).items() if isinstance(value, int | float)}
         limits["connections_max"] = float(config.connections_max)
+        limits["delay_s_max"] = float(self._delay.s_max)
         figures = self._figures()
         refusals = {name: value for name, value in figures.items() if "_mqtt_" in name and "refused" in name and value}
         used = {

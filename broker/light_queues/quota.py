@@ -6,9 +6,9 @@ What exists goes on beyond a limit; only what would be new is refused (FLOW_CONT
 and logged.
 
 After a start the topics that the log has are counted parent by parent in one walk over its table of queues, in bounded
-steps; until that is done a parent may get more than it should. The log does not say who made a topic: one that was there before
-the start counts for the user who is the first to publish there again, and is never refused; one where nobody publishes
-counts for no user until it ends.
+steps; until that is done a parent may get more than it should. The log does not say who made a topic: one that was
+there before the start counts for the user who is the first to publish there again, and is never refused; one where
+nobody publishes counts for no user until it ends.
 
 A number per queue says both, in pages of 4,096 ids: { queue id % 4096 -> number u32 }. A page is made with its first
 number and dropped with its last, so that what is kept grows with the pages in use and not with the ids given out.

@@ -17,6 +17,7 @@ Invariant: the answer to SESSION_END is sent when the end of the session is conf
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -29,10 +30,12 @@ from remoting.protocol.bodies.client_order import ClientOrder
 from remoting.protocol.bodies.operating_body import (
     ASK_CLIENTS,
     ASK_KICK,
+    ASK_LIMITS,
     PAGE_MAX,
     ClientLine,
     ClientPage,
     ClientQuery,
+    LimitsNamed,
     ProxyAnswered,
     ProxyPresent,
     decode,
@@ -89,7 +92,15 @@ class MqttClientRequests:
         """9090: a proxy shows itself."""
         self._tools.authorizer.authorize(peer, command, SESSION, "proxies")
         self.proxies.present(peer, decode(ProxyPresent, command.body))
+        self._name_limits([proxy for proxy in (self.proxies.at(peer),) if proxy is not None])
         return command.reply()
+
+    def configure(self) -> None:
+        """Let the proxies know the limits that they check."""
+        self._name_limits(self.proxies.all())
+
+    def _name_limits(self, proxies: Sequence[Proxy]) -> None:
+        self.proxies.tell(proxies, ASK_LIMITS, encode(LimitsNamed(self._tools.config.delay_s_max)))
 
     def proxy_answered(self, peer: Peer, command: Command) -> None:
         """9092: a proxy answers a question."""

@@ -83,6 +83,10 @@ class OperatingFeature(Feature):
         )  # fmt: skip
         return {code: handler for part in parts for code, handler in part.handlers().items()}
 
+    def configure(self) -> None:
+        """Let proxies know."""
+        self._clients.configure()
+
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Forget what nobody looks at or reports any more."""
         self._tree.maintain(now_ms)

@@ -71,6 +71,12 @@ class Proxies:
             peer.on_close(lambda _reason: self._left(peer))
         self._present[peer] = Proxy(peer, shown)
 
+    def tell(self, proxies: Sequence[Proxy], question: str, body: bytes) -> None:
+        """Say something to several proxies; nobody waits for their answers."""
+        for proxy in proxies:
+            message = encode(ProxyAsked(0, question, body))
+            proxy.peer.send(Command(RequestCode.PROXY_ASKED, flag=FLAG_ONEWAY, body=message))
+
     async def ask(self, proxies: Sequence[Proxy], question: str, body: bytes) -> list[ProxyAnswer]:
         """Put a question to several proxies at once; one answer for each, in their order. Raises Refused when too many
         questions are open.

@@ -5,7 +5,7 @@ Invariant: no memory of a session grows with what its peer does beyond these num
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from remoting.protocol.records.topics import TOPIC_LEVELS_MAX, TOPIC_SIZE_BYTES_MAX
 
@@ -20,6 +20,14 @@ PACKET_SIZE_BYTES_MAX = REMAINING_LENGTH_MAX + 5
 
 PROPERTIES_BYTES_MAX = 16_384
 """Properties of this size fit into RocketMQ's 32,767 bytes also when each of them has to be escaped."""
+
+
+@dataclass(slots=True)
+class DelayLimit:
+    """A limit that the broker names, and may change while sessions are connected."""
+
+    s_max: int = 3 * 86_400
+    """Until the broker has named it: what it is by default there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +78,7 @@ class SessionLimits:
     user_properties_max: int = 64
     """Most user properties of one message. More close the connection with 0x97."""
 
-    delay_s_max: int = 3 * 86_400
+    delay: DelayLimit = field(default_factory=DelayLimit)
     """Longest delay a message may request. A longer one is refused with 0x97, or closes the connection where the
     publish has no answer that could carry it."""
 
@@ -92,7 +100,7 @@ class SessionLimits:
             raise ValueError("receive_maximum must be 1..65535 and topic_alias_maximum 0..65535")
         if not 0 <= self.properties_bytes_max <= PROPERTIES_BYTES_MAX:
             raise ValueError(f"properties_bytes_max must be 0..{PROPERTIES_BYTES_MAX}: {self.properties_bytes_max}")
-        if self.user_properties_max < 0 or self.delay_s_max < 0:
-            raise ValueError("user_properties_max and delay_s_max must not be negative")
+        if self.user_properties_max < 0:
+            raise ValueError("user_properties_max must not be negative")
         if self.client_id_bytes_max < 23:
             raise ValueError("client_id_bytes_max must be at least 23, which every server must allow [MQTT-3.1.3-5]")

@@ -173,8 +173,8 @@ def delay_refusal(limits: SessionLimits, properties: MessageProperties | None) -
         return None
     if len(delays) > 1 or not _is_number(delays[0]):
         return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "delay-ms is one number of milliseconds"
-    if int(delays[0]) > limits.delay_s_max * 1_000:
-        return ReasonCode.QUOTA_EXCEEDED, f"a delay of {int(delays[0])} ms, at most {limits.delay_s_max} s"
+    if int(delays[0]) > limits.delay.s_max * 1_000:
+        return ReasonCode.QUOTA_EXCEEDED, f"a delay of {int(delays[0])} ms, at most {limits.delay.s_max} s"
     return None
 
 

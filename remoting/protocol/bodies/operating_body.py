@@ -19,6 +19,7 @@ __all__ = [
     "ClientLine",
     "ClientPage",
     "ClientQuery",
+    "LimitsNamed",
     "ProxyAnswered",
     "ProxyAsked",
     "ProxyPresent",
@@ -37,6 +38,7 @@ ASK_KICK = "kick"
 ASK_ACCESS = "access"
 ASK_QUOTAS = "quotas"
 ASK_RULES = "rules"
+ASK_LIMITS = "limits"
 """The questions; a proxy that does not know one says so in `ProxyAnswered.error`."""
 
 PAGE_MAX = 200
@@ -53,6 +55,13 @@ class ProxyPresent(msgspec.Struct, array_like=True):
     """When it started, ms since 1970."""
     listeners: dict[str, int]
     """Open ports by the name of their listener: tcp, tls, ws, wss."""
+
+
+class LimitsNamed(msgspec.Struct, array_like=True):
+    """Limits of the broker that proxies check; nobody waits for an answer."""
+
+    delay_s_max: int
+    """Longest delay a message may ask for."""
 
 
 class ProxyAsked(msgspec.Struct, array_like=True):

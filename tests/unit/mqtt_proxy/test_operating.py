@@ -6,11 +6,13 @@ import pytest
 
 from mqtt_proxy import operating
 from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.operating import Operating
 from remoting.protocol.bodies.operating_body import (
     ClientPage,
     ClientQuery,
+    LimitsNamed,
     ProxyAnswered,
     ProxyAsked,
     QuotaAnswer,
@@ -44,6 +46,19 @@ async def answer(rig: Rig, question: str, body: bytes) -> ProxyAnswered:
     answered = rig.broker.proxy_answers.pop()
     assert answered.number == 7
     return answered
+
+
+async def test_the_broker_names_the_longest_delay() -> None:
+    """Sessions that are connected have it at once."""
+    limits = SessionLimits()
+    async with running() as rig:
+        made = Operating(rig.services, "1.2", dict, limits.delay)
+        made.opened({"tcp": 1883})
+        await settle()
+        assert (await answer(rig, "limits", encode(LimitsNamed(9)))).error == ""
+        assert limits.delay.s_max == 9
+        quotas = decode(QuotaAnswer, (await answer(rig, "quotas", b"")).body)
+        assert quotas.limits["delay_s_max"] == 9
 
 
 async def test_a_proxy_shows_itself_after_every_connection() -> None:

@@ -11,6 +11,7 @@ from remoting.protocol.bodies.operating_body import (
     ClientLine,
     ClientPage,
     ClientQuery,
+    LimitsNamed,
     ProxyAnswered,
     ProxyAsked,
     ProxyPresent,
@@ -47,6 +48,7 @@ class ScriptedProxy:
     due: list[WillDue] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
     hands_in: bool = True
+    limits: list[LimitsNamed] = field(default_factory=list)
     error: str = ""
 
     async def show(self, name: str) -> ScriptedProxy:
@@ -70,6 +72,9 @@ class ScriptedProxy:
             self.due.append(decode(WillDue, command.body))
         elif command.code == Code.PROXY_ASKED:
             asked = decode(ProxyAsked, command.body)
+            if asked.question == "limits":
+                self.limits.append(decode(LimitsNamed, asked.body))
+                return
             page = self.page(asked.question, decode(ClientQuery, asked.body))
             answered = ProxyAnswered(asked.number, encode(page), self.error)
             self.connection.oneway(Command(Code.PROXY_ANSWERED, body=encode(answered)))
@@ -89,6 +94,15 @@ class ScriptedProxy:
                 found.append((key, one))
         lines = [one for _, one in sorted(found, key=lambda pair: pair[0])]
         return ClientPage(lines[: query.limit], len(self.clients), len(lines))
+
+
+async def test_a_proxy_is_told_the_limits_that_it_checks_and_their_changes(running) -> None:
+    """The longest delay is a limit of the broker alone."""
+    proxy = await ScriptedProxy(running.connect(), []).show("p1")
+    change = Command(Code.UPDATE_BROKER_CONFIG, body=b"delay_s_max=9\n")
+    assert (await running.connect().request(change)).code == 0
+    await running.settle()
+    assert [named.delay_s_max for named in proxy.limits] == [3 * 86_400, 9]
 
 
 async def test_pages_of_several_proxies_are_merged_by_client_id(running) -> None:

@@ -52,6 +52,8 @@ IN_FORCE: dict[str, tuple[str, Callable[[object], object]]] = {
     "transaction_check_interval_ms": ("107", lambda r: r.broker.tools.config.transaction_check_interval_ms),
     "transaction_checks_max": ("7", lambda r: r.broker.tools.config.transaction_checks_max),
     "transaction_age_s_max": ("7", lambda r: r.broker.tools.config.transaction_age_s_max),
+    "limits.topics_per_user_max": ("7", lambda r: r.broker.topics.table.per_user_max),
+    "limits.sinks_max": ("7", lambda r: r.broker.sink.ledger.sinks_max),
     "limits.mqtt_topics_per_parent_max": ("7", lambda r: light_queues(r).quota.per_parent_max),
     "limits.mqtt_topics_per_user_max": ("7", lambda r: light_queues(r).quota.per_user_max),
     "unused_queue_expiry_s": ("7", lambda r: light_queues(r).unused.expiry_ms // 1_000),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.limits import DelayLimit
 from mqtt_proxy.mqtt.codec.properties import REASON_STRING
 from mqtt_proxy.mqtt.session.events import PublishBatch, PublishRefused, Violated
 from remoting.protocol.records.properties import MessageProperties
@@ -77,7 +78,7 @@ def test_a_delay_that_is_not_granted_is_refused_in_the_acknowledgement(
     user: list[tuple[bytes, bytes]], code: int
 ) -> None:
     """The other messages of the read are accepted, and the answers are in the order of the messages."""
-    session = connected5(delay_s_max=10)
+    session = connected5(delay=DelayLimit(10))
     first = packets.Publish(b"t", b"1", 1, False, False, 1)
     wrong = packets.Publish(b"t", b"2", 1, False, False, 2, asked(*user))
     last = packets.Publish(b"t", b"3", 1, False, False, 3, asked((b"delay-ms", b"10000")))
@@ -93,7 +94,7 @@ def test_a_delay_that_is_not_granted_is_refused_in_the_acknowledgement(
 
 def test_a_refused_qos_2_message_frees_its_id() -> None:
     """PUBREC with the code ends the exchange."""
-    session = connected5(delay_s_max=10)
+    session = connected5(delay=DelayLimit(10))
     wrong = packets.Publish(b"t", b"2", 2, False, False, 2, asked((b"delay-ms", b"99999999")))
     send5(session, wrong)
     (answer,) = answers5(session)
@@ -105,11 +106,11 @@ def test_a_refused_qos_2_message_frees_its_id() -> None:
 
 def test_where_no_answer_has_a_code_the_connection_ends() -> None:
     """QoS 0, and all of 3.1.1."""
-    session = connected5(delay_s_max=10)
+    session = connected5(delay=DelayLimit(10))
     (event,) = send5(session, packets.Publish(b"$delayed/11/t", b"x", 0, False, False, 0))
     assert isinstance(event, Violated)
     assert event.reason == "delay"
-    old = connected(delay_s_max=10)
+    old = connected(delay=DelayLimit(10))
     (event,) = send(old, packets.Publish(b"$delayed/11/t", b"x", 1, False, False, 1))
     assert isinstance(event, Violated)
     assert "at most 10 s" in event.detail
