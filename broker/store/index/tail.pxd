@@ -1,6 +1,7 @@
 # Types of tail.py; see remoting/native/typed.py.
 
 cdef class Tail:
+    cdef long long _allocated
     cdef object _descriptor
     cdef object _mmap
     cdef public object _qid
