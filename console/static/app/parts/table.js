@@ -39,6 +39,17 @@ function Heading({ column, sort = '', onSort }) {
   </th>`;
 }
 
+/**
+ * What the headings do, for a window in which they are not shown.
+ * @param {{ columns: Column[], sort?: string, onSort: (sort: string) => void }} props
+ */
+function Order({ columns, sort = '', onSort }) {
+  const orders = columns.filter((column) => column.sort).map((column) => [column.lead ? column.sort : `-${column.sort}`, column.name]);
+  if (!orders.some(([order]) => order === sort)) orders.unshift([sort, 'another one']);
+  return html`<select class="input folded" aria-label="Sorted by" value=${sort} onChange=${(/** @type {any} */ event) => onSort(event.target.value)}>
+    ${orders.map(([order, name]) => html`<option value=${order}>Order: ${name}</option>`)}</select>`;
+}
+
 /** @param {{ of: import('../core/resource.js').Paged, noun?: string }} props */
 export function Pager({ of, noun = 'rows' }) {
   const from = (of.page - 1) * of.limit + 1;
@@ -61,7 +72,7 @@ export function Pager({ of, noun = 'rows' }) {
  */
 export function List({ of, columns, rowKey, caption, empty, toolbar, noun, sort, onSort }) {
   return html`<section class="card" aria-label=${caption}>
-    ${toolbar && html`<div class="toolbar">${toolbar}</div>`}
+    ${toolbar && html`<div class="toolbar">${toolbar}${onSort && html`<${Order} columns=${columns} sort=${sort} onSort=${onSort} />`}</div>`}
     <${Shown} of=${of} isEmpty=${of.items.length === 0} empty=${empty}>${() => html`
       <${Table} columns=${columns} rows=${of.items} rowKey=${rowKey} caption=${caption} sort=${sort} onSort=${onSort} />
       <${Pager} of=${of} noun=${noun} />`}<//>

@@ -45,7 +45,7 @@ function Connected({ search, only, sort, onSort, toolbar }) {
   const kept = { search, ...only, sort: sort === 'id' ? '' : sort };
   const columns = [
     { name: 'Client', lead: true, sort: 'id', of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('clients', kept, one.id)}>${one.id}</a>${one.user && html`<div class="sub">${one.user}</div>`}` },
-    { name: 'Address', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span><div class="sub nowrap">${version(one.version)}${one.protocol && one.protocol !== 'tcp' ? html` <${Badge}>${one.protocol}<//>` : ''}</div>` },
+    { name: 'Address', of: (/** @type {any} */ one) => html`<div><span class="mono">${one.address}</span><div class="sub nowrap">${version(one.version)}${one.protocol && one.protocol !== 'tcp' ? html` <${Badge}>${one.protocol}<//>` : ''}</div></div>` },
     { name: 'Connected', sort: 'since_ms', of: (/** @type {any} */ one) => html`<span class="nowrap">${ago(one.since_ms, now)}</span>` },
     { name: 'Sends', right: true, sort: 'messages_in_per_s', of: (/** @type {any} */ one) => html`<span class="nowrap">${rate(one.messages_in_per_s)}</span>` },
     { name: 'Sent bytes', right: true, sort: 'bytes_in_per_s', of: (/** @type {any} */ one) => html`<span class="nowrap">${bytes(one.bytes_in_per_s)}/s</span>` },

@@ -36,14 +36,14 @@ function GroupList({ search, toolbar }) {
   const [sort, setSort] = useState('name');
   const page = usePaged('/groups', { search, sort }, { everyMs: 3000 });
   const columns = [
-    { name: 'Group', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('groups', { search }, one.name)}>${one.name}</a>` },
+    { name: 'Group', lead: true, sort: 'name', of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('groups', { search }, one.name)}>${one.name}</a>` },
     { name: 'Topics', of: (/** @type {any} */ one) => html`<span class="mono small">${names(one.topics, one.topics_total)}</span>` },
     { name: 'Queues', right: true, of: (/** @type {any} */ one) => count(one.queues) },
     { name: 'Members', right: true, of: (/** @type {any} */ one) => (one.members ? count(one.members) : html`<span class="faint">none</span>`) },
     { name: 'Behind', right: true, sort: 'lag', of: (/** @type {any} */ one) => html`<${Behind} messages=${one.lag} />` },
     { name: 'Behind in time', right: true, of: (/** @type {any} */ one) => (one.lag_s > 0 ? span(one.lag_s * 1000) : html`<span class="faint">–</span>`) },
   ];
-  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.name} caption="Consumer groups" noun="groups" sort=${sort === 'lag' ? '-lag' : ''} onSort=${() => setSort(sort === 'lag' ? 'name' : 'lag')} toolbar=${toolbar}
+  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.name} caption="Consumer groups" noun="groups" sort=${sort === 'lag' ? '-lag' : 'name'} onSort=${(/** @type {string} */ by) => setSort(by === '-lag' ? 'lag' : 'name')} toolbar=${toolbar}
     empty=${html`<${Empty} icon="groups" title=${search ? 'No group matches' : 'No consumer group yet'}><p>Groups appear when a RocketMQ client or a Spark query with <code>consumerGroup</code> reads, and with each shared subscription of MQTT.</p><//>`} />`;
 }
 
