@@ -16,12 +16,14 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
 from remoting.protocol.records.record import FLAG_RETAIN
 from tests.support.clock import ManualClock
+from tests.support.plants import Plant, catches
 from tests.unit.broker import conftest
 from tests.unit.broker.conftest import BrokerBench
 from tests.unit.broker.light_queues.sessions import feature, open_session, subscribe, unsubscribe
 
 RETENTION_MS, EXPIRY_MS = 10_000, 600_000
 FILLER = b"filler/0"
+IN_USE = "broker.light_queues.feature:LightQueueFeature._in_use"
 
 
 @pytest.fixture
@@ -127,6 +129,60 @@ async def test_a_queue_that_is_used_stays(small: BrokerBench) -> None:
     assert all(queue(small, name) is not None for name in kept)
     await unsubscribe(session, "plant/subscribed")
     assert await end(small, EXPIRY_MS - EXPIRY_MS // SWEEPS_PER_EXPIRY - 1) == 0, "its subscription has only just ended"
+
+
+@catches(
+    Plant("left-is-gone", "broker.light_queues.unused:UnusedQueues._offsets_to_end", "queue in self._left_ms or", ""),
+)
+async def test_a_queue_whose_subscriber_has_just_left_stays(small: BrokerBench) -> None:
+    """It has been empty for long, and was looked at for that, when the subscription ends; a proxy may come back."""
+    session = await open_session(small, "reader", "reader")
+    await subscribe(small, session, "plant/1")
+    await publish(small, b"plant/1")
+    await expire(small)
+    found, sweep_ms = feature(small), EXPIRY_MS // SWEEPS_PER_EXPIRY
+    small.clock.advance_ms(sweep_ms)
+    found.step(small.clock.now_ms())
+    small.clock.advance_ms(EXPIRY_MS - 1_000)
+    await unsubscribe(session, "plant/1")
+    small.clock.advance_ms(1_000)
+    assert found.step(small.clock.now_ms()) == 0
+    assert queue(small, "plant/1") is not None
+    small.clock.advance_ms(EXPIRY_MS)
+    assert found.step(small.clock.now_ms()) + await end(small) == 1
+
+
+@catches(
+    Plant("filters-are-unused", IN_USE, "subscriptions.filters.find(topic) == queue_id or", ""),
+    Plant("lite-topics-are-unused", IN_USE, "return parent is not None and parent.takes_lite", "return False"),
+    Plant("waiting-is-no-use", IN_USE, "or self._long_polls.waited_for(queue_id)", ""),
+)
+async def test_what_a_filter_a_parent_topic_or_a_request_needs_stays(small: BrokerBench) -> None:
+    """The queue of a wildcard filter, which has an expiry of its own; a lite topic; one that a pull waits for."""
+    session, connection = await open_session(small, "reader", "reader"), small.connect()
+    await subscribe(small, session, "plant/+/filter")
+    await unsubscribe(session, "plant/+/filter")
+    named = {"topic": "agents", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+    named["attributes"] = "+message.type=LITE"
+    assert (await connection.request(Command(Code.UPDATE_AND_CREATE_TOPIC, fields=named))).code == 0
+    group = Command(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"g","consumeEnable":true}')
+    assert (await connection.request(group)).code == 0
+    for name in (b"plant/x/filter", b"agents/one", b"plant/polled"):
+        await publish(small, name)
+    await expire(small)
+    fields = {
+        "consumerGroup": "g", "topic": "%LMQ%plant%2Fpolled", "queueId": "0", "queueOffset": "1", "maxMsgNums": "1",
+        "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "20000000", "subscription": "*",
+    }  # fmt: skip
+    pulling = asyncio.create_task(small.connect().request(Command(Code.PULL_MESSAGE, fields=fields)))
+    while not feature(small)._long_polls.waited_for(queue(small, "plant/polled")):
+        assert not pulling.done(), pulling.result()
+        await asyncio.sleep(0)
+    assert await end(small) == 1, "the topic that only the filter matches"
+    assert all(
+        queue(small, name) is not None for name in ("plant/+/filter".replace("+", "%2B"), "agents/one", "plant/polled")
+    )
+    pulling.cancel()
 
 
 async def test_an_offset_ends_with_its_queue_and_none_of_an_ended_queue_is_taken(small: BrokerBench) -> None:

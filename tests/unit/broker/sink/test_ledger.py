@@ -178,6 +178,30 @@ def test_abort_and_expiry_drop_what_was_not_committed(bench, rows) -> None:
     assert sink.bodies() == []
 
 
+@catches(
+    Plant(
+        "aborts-what-is-half-visible",
+        "broker.sink.ledger:SinkLedger.abort",
+        "if record.open is not None and record.open.batch == batch:",
+        "if False:",
+    ),
+)
+def test_a_commit_that_has_begun_is_not_aborted(bench, rows) -> None:
+    """Some of its rows are visible: a driver that gives up late must not take the others away."""
+    sink = Sink(bench, group_bytes_max=1_000)
+    handle = sink.stage(rows(*[b"%03d" % number for number in range(20)]), 0)
+    run = sink.ledger.begin("s", 0, [handle])
+    sink.ledger.step(run)
+    assert not run.finished
+    bench.settle()
+    assert sink.ledger.abort("s", 0) == 0
+    assert len(sink.stages) == 1
+    while not run.finished:
+        sink.ledger.step(run)
+    bench.settle()
+    assert len(sink.bodies()) == 20
+
+
 def test_what_is_prepared_survives_expiry_abort_and_restart(bench, rows) -> None:
     """Its batch may be decided elsewhere: only a commit ends it."""
     sink = Sink(bench)
