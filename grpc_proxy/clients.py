@@ -8,14 +8,14 @@ The broker's question about a half message (CHECK_TRANSACTION_STATE) goes to one
 time; the producer answers with EndTransaction. If none is connected here the question is dropped, and the broker asks
 again later. Questions of tools to one client are those of `questions`. A client of lite topics is notified when another
 one has taken one of them over.
-Invariant: a producer is asked only about topics that it may write to. Loop rule: on the loop's thread.
+Invariant: a producer is asked only about messages that it may write, where they will be visible, at the moment of the
+question. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 import msgspec
@@ -34,7 +34,8 @@ from grpc_proxy.mapping.values import group_of, topic_of
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.questions import Questions
 from grpc_proxy.stubs import definition, service
-from remoting.protocol.errors import LightMQError, Refused
+from remoting.access import visibility
+from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import decode_stored
@@ -95,6 +96,8 @@ class GrpcClients:
         self._streams: dict[str, Stream] = {}
         self._open: set[Stream] = set()
         self._asked = 0
+        self._asking: set[asyncio.Future[None]] = set()
+        """Questions whose producer is looked for."""
         self._questions = Questions(self._streams)
         brokers.on_push(self._pushed)
 
@@ -240,10 +243,9 @@ class GrpcClients:
 
     def _pushed(self, link: BrokerLink, command: Command) -> None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            with contextlib.suppress(LightMQError, KeyError, ValueError):
-                self._ask_producer(link.name, command)
-                return
-            self._metrics.dropped_commands.child("malformed").value += 1
+            asking = asyncio.ensure_future(self._ask_producer(link.name, command))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
         elif command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
             self._notify_unsubscribed(command)
         elif command.code in CLIENT_QUESTIONS and not self._questions.ask(command, link.responder()):
@@ -257,17 +259,24 @@ class GrpcClients:
             return
         stream.put(notify_unsubscribe_lite_command={"lite_topic": command.fields.get("liteTopic", "")})
 
-    def _ask_producer(self, broker: str, command: Command) -> None:
-        """Put a question about a half message on the stream of one of the topic's producers."""
+    async def _ask_producer(self, broker: str, command: Command) -> None:
+        try:
+            await self._ask_one(broker, command)
+        except (RemoteViolation, KeyError, ValueError):
+            self._metrics.dropped_commands.child("malformed").value += 1
+        except LightMQError:  # the broker that knows the rights is away, and asks again
+            self._metrics.dropped_commands.child("recover_orphaned_transaction").value += 1
+
+    async def _ask_one(self, broker: str, command: Command) -> None:
+        """Put a question about a half message on the stream of one of the topic's producers that may write it."""
         fields = command.fields
         topic = fields["topic"]
-        producers = [stream for _id, stream in sorted(self._streams.items()) if topic in stream.topics]
-        if not producers:
+        stored, _total = decode_stored(command.body)
+        resources = visibility.of_send(topic, {bytes(key): bytes(value) for key, value in stored.properties})
+        stream = await self._producer(topic, resources)
+        if stream is None:
             self._metrics.dropped_commands.child("recover_orphaned_transaction").value += 1
             return
-        self._asked += 1
-        stream = producers[self._asked % len(producers)]
-        stored, _total = decode_stored(command.body)
         named = next(one for one in stream.settings.publishing.topics if topic_of(one) == topic)
         message = incoming(stored, plain_body(stored)[0], topic, named.resource_namespace)
         message.system_properties.message_type = definition.MessageType.TRANSACTION
@@ -276,3 +285,14 @@ class GrpcClients:
             "transaction_id": checked_id(fields["tranStateTableOffset"], fields["commitLogOffset"], broker),
         }
         stream.put(recover_orphaned_transaction_command=orphan)
+
+    async def _producer(self, topic: str, resources: Collection[str]) -> Stream | None:
+        """The next of the topic's producers that may write to all of these."""
+        producers = [stream for _id, stream in sorted(self._streams.items()) if topic in stream.topics]
+        self._asked += 1
+        first = self._asked % max(1, len(producers))
+        for stream in producers[first:] + producers[:first]:
+            allowed = [await self._may_publish(stream.caller, resource) for resource in resources]
+            if all(allowed) and self._streams.get(stream.caller.client_id) is stream:
+                return stream
+        return None

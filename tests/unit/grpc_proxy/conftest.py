@@ -17,6 +17,7 @@ from grpc_proxy.stubs import definition as d
 from grpc_proxy.stubs import service as s
 from remoting import inprocess
 from remoting.server.authorizer import TRUSTED_ATTRIBUTE
+from remoting.transport.signature import date_signature
 from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
@@ -86,6 +87,13 @@ class ProxyBench:
         """The values of a counter by label."""
         found = {each.name: each for each in self.broker.registry.metrics()}[name]
         return {"/".join(labels): int(child.value) for labels, child in found.children.items()}
+
+
+def by(key: str, secret: str, now: str = "20261124T040000Z", client_id: str = "client-1") -> Any:
+    """The metadata of a client with a key."""
+    signature = date_signature(now, secret)
+    text = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return (("x-mq-client-id", client_id), METADATA[1], ("x-mq-date-time", now), ("authorization", text))
 
 
 def message(body: bytes = b"hello", **system: Any) -> Any:

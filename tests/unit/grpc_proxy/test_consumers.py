@@ -27,7 +27,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost
 from runtime.metrics import Registry
 from tests.support.clock import ManualClock
-from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, METADATA, TOPIC, ProxyBench, message
+from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, METADATA, TOPIC, ProxyBench, by, message
 
 Code = d.Code
 
@@ -324,8 +324,8 @@ async def test_a_push_consumers_messages_are_extended_until_it_acknowledges(prox
 class telemetry:  # noqa: N801 - used as a function
     """A telemetry stream with its settings answered, for a `with` block; `read` returns the next command."""
 
-    def __init__(self, proxied: ProxyBench, settings: Any, client_id: str = "client-1") -> None:
-        metadata = (("x-mq-client-id", client_id),)
+    def __init__(self, proxied: ProxyBench, settings: Any, client_id: str = "client-1", metadata: Any = None) -> None:
+        metadata = metadata or (("x-mq-client-id", client_id),)
         self.call = proxied.channel.stream_stream(f"/{NAME}/Telemetry")(metadata=metadata)
         self.settings = settings
 
@@ -391,6 +391,23 @@ async def test_a_producer_is_asked_about_an_orphaned_transaction(proxied):
         )  # fmt: skip
         assert (await proxied.call("EndTransaction", commit)).status.code == Code.OK
         assert [one.body for one in await proxied.messages()] == [b"hello"]
+
+
+async def test_a_producer_is_not_asked_about_what_it_may_no_longer_write(tmp_path):
+    """Although it was registered when it could, and another one is here that still may."""
+    bench = ProxyBench(tmp_path / "data", broker_options={"access_keys": ("ann:a", "bob:b")})
+    denied: set[str] = set()
+    bench.broker.judge_by(lambda identity, _action, _resource: identity not in denied)
+    await bench.start()
+    ann, bob = by("ann", "a", client_id="of-ann"), by("bob", "b", client_id="of-bob")
+    async with telemetry(bench, PRODUCER, metadata=ann) as asked, telemetry(bench, PRODUCER, metadata=bob):
+        for _ in range(3):
+            await bench.send(message(message_type=d.MessageType.TRANSACTION), metadata=ann)
+        denied.add("bob")
+        await bench.revive(7_000)
+        for _ in range(3):
+            assert (await asked.read()).recover_orphaned_transaction_command.message.body == b"hello"
+    await bench.stop()
 
 
 def clients_with(proxied: ProxyBench, **limits: int) -> GrpcClients:

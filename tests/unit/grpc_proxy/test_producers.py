@@ -19,9 +19,8 @@ from grpc_proxy.mapping.values import ms_of, timestamp
 from grpc_proxy.stubs import definition as d
 from grpc_proxy.stubs import service as s
 from remoting.protocol.errors import LocalMisuse
-from remoting.transport.signature import date_signature
 from tests.support.certificates import HAVE_OPENSSL, Authority
-from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, METADATA, TOPIC, ProxyBench, message
+from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, TOPIC, ProxyBench, by, message
 
 Code, Type = d.Code, d.MessageType
 
@@ -223,13 +222,6 @@ async def test_a_request_that_is_too_large_ends_alone(tmp_path: Path):
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert (await bench.send(message())).status.code == Code.OK
     await bench.stop()
-
-
-def by(key: str, secret: str, now: str = "20261124T040000Z"):
-    """The metadata of a client with a key."""
-    signature = date_signature(now, secret)
-    text = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={signature}"
-    return (*METADATA, ("x-mq-date-time", now), ("authorization", text))
 
 
 async def test_a_client_has_the_rights_of_the_key_that_it_proves(tmp_path: Path):
