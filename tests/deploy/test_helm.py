@@ -5,7 +5,7 @@ The slow half needs helm and kubeconform, which `python3 tools/chart_tools.py` f
 
 from __future__ import annotations
 
-import base64
+import json
 import re
 import subprocess
 import sys
@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 import yaml
-from cryptography import x509
 
 from lightmq.configuration import load_configuration
+from tests.support.kubernetes_api import Cluster
 from tests.support.tree import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -26,6 +27,7 @@ import chart_tools
 
 CHART = ROOT / "deploy" / "helm" / "lightmq"
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 TEMPLATES = {path.name: path.read_text() for path in sorted((CHART / "templates").iterdir())}
 USE = re.compile(r"\.Values((?:\.\w+)+)")
 EVERYTHING = [
@@ -35,6 +37,14 @@ EVERYTHING = [
     "networkPolicy.metricsFrom[0].podSelector.matchLabels.a=b",
     "mqtt.aclFile=topic read #", "brokers.groups[0].name=a", "brokers.groups[0].replicas=3",
     "brokers.groups[1].name=b", "brokers.groups[1].replicas=3", "brokers.storage.storageClass=fast",
+    "mqtt.service.type=LoadBalancer", "mqtt.service.loadBalancerClass=example.org/own",
+    "mqtt.service.loadBalancerSourceRanges[0]=10.0.0.0/8", "mqtt.service.externalTrafficPolicy=Local",
+    "imagePullSecrets[0].name=pull", "mqtt.tls.names[0]=mqtt.example.org",
+    *(f"{part}.{setting}" for part in ("controllers", "brokers", "mqtt") for setting in (
+        "service.annotations.a=b", "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution=null")),
+    *(f"{part}.{setting}" for part in ("controllers", "brokers", "mqtt", "secretsJob") for setting in (
+        "podAnnotations.note=of-mine", "podLabels.team=plant", "priorityClassName=high", "nodeSelector.disk=fast",
+        "tolerations[0].key=dedicated", "tolerations[0].operator=Exists")),
 ]  # fmt: skip
 PORTS = {"mqtts": 8883, "wss": 8884, "mqtt": 1883}
 
@@ -66,6 +76,61 @@ def test_every_declared_value_is_used() -> None:
     for leaf in leaves(VALUES):
         above = {leaf[: found.start()] for found in re.finditer(r"\.", leaf) if found.start()} | {leaf}
         assert above & used, f"nothing uses{leaf}"
+
+
+MADE_ANEW = re.compile(r"\b(lookup|now|date|uuidv4|rand\w+|gen\w+|derivePassword|htpasswd|bcrypt|encryptAES)\b")
+
+
+def test_nothing_changes_between_two_renders() -> None:
+    """GitOps tools render again and again, and without the cluster: keys that a template makes would be others."""
+    for name, text in TEMPLATES.items():
+        actions = "".join(re.findall(r"\{\{-?(?! */\*)(.*?)\}\}", text, re.DOTALL))
+        assert not (found := MADE_ANEW.search(actions)), f"{name}: {found}"
+
+
+def declared(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Dotted paths of the values that a schema describes; a reference is a form that several have."""
+    for key, part in schema["properties"].items():
+        if "properties" in part:
+            assert part["additionalProperties"] is False, f"{path}.{key}"
+            yield from declared(part, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}"
+
+
+def test_the_schema_has_every_value_and_no_other() -> None:
+    """Of maps and lists that users fill it says what may be in them; `global` belongs to charts above this one."""
+    known = set(declared(SCHEMA))
+    found = {next((path for path in known if f"{leaf}.".startswith(f"{path}.")), leaf) for leaf in leaves(VALUES)}
+    parts = {f".image.digest.{part}" for part in ("controller", "broker", "proxy")}
+    assert known - found == {".global", *parts}
+    assert found - known == {".image.digest"}
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"nonsense": 1}, "nonsense"),
+        ({"controllers": {"replcas": 3}}, "replcas"),
+        ({"controllers": {"storage": {"size": 100}}}, "100"),
+        ({"brokers": {"groups": []}}, "[]"),
+        ({"brokers": {"groups": [{"name": "A", "replicas": 3}]}}, "A"),
+        ({"brokers": {"podLabels": {"app.kubernetes.io/component": "x"}}}, "app.kubernetes.io/component"),
+        ({"brokers": {"topologySpreadConstraints": [{"maxSkew": 1}]}}, "topologyKey"),
+        ({"mqtt": {"service": {"type": "ExternalName"}}}, "ExternalName"),
+        ({"mqtt": {"service": {"annotations": {"a": 1}}}}, "1"),
+        ({"image": {"digest": {"broker": "latest"}}}, "latest"),
+        ({"tls": {"validityDays": 0}}, "0"),
+        ({"networkPolicy": {"enabled": "no"}}, "no"),
+    ],
+)
+def test_the_schema_refuses_what_would_be_ignored_or_fail_later(given: dict[str, Any], part: str) -> None:
+    """And takes what the chart's own values, and charts above it, give."""
+    check = jsonschema_rs.validator_for(SCHEMA)
+    check.validate({**VALUES, "global": {"registry": "x"}})
+    with pytest.raises(jsonschema_rs.ValidationError) as refused:
+        check.validate(given)
+    assert part in str(refused.value)
 
 
 def test_the_defaults_are_the_safe_ones() -> None:
@@ -112,6 +177,98 @@ def objects(text: str, kind: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in found}
 
 
+def plan_of(text: str) -> dict[str, Any]:
+    """What the job makes."""
+    plan: dict[str, Any] = json.loads(objects(text, "ConfigMap")["rel-lightmq-secrets"]["data"]["plan.json"])
+    return plan
+
+
+def pods(text: str) -> dict[str, dict[str, Any]]:
+    """Template of the pods by the name of what makes them."""
+    kinds = ("StatefulSet", "Deployment", "Job")
+    return {name: each["spec"]["template"] for kind in kinds for name, each in objects(text, kind).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("settings", [[], EVERYTHING], ids=["defaults", "everything"])
+def test_two_renders_are_the_same_and_hold_no_secret(tools: Path, settings: list[str]) -> None:
+    first = rendered(tools, *settings)
+    assert first == rendered(tools, *settings)
+    assert objects(first, "Secret") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("settings", [[], EVERYTHING], ids=["defaults", "everything"])
+def test_the_job_makes_every_item_that_a_pod_mounts(tools: Path, tmp_path: Path, settings: list[str]) -> None:
+    """Its plan, run against an API server; it may do with these secrets what it needs, and nothing with others."""
+    text = rendered(tools, *settings)
+    cluster = Cluster(tmp_path)
+    assert cluster.run(plan_of(text)) == 0
+    cluster.close()
+    for name, pod in pods(text).items():
+        wanted = [
+            (source["secret"]["name"], item["key"])
+            for volume in pod["spec"]["volumes"]
+            for source in volume.get("projected", {}).get("sources", [])
+            for item in source["secret"]["items"]
+        ]
+        wanted += [
+            (one["valueFrom"]["secretKeyRef"]["name"], one["valueFrom"]["secretKeyRef"]["key"])
+            for one in pod["spec"]["containers"][0].get("env", [])
+            if "secretKeyRef" in one.get("valueFrom", {})
+        ]
+        missing = {
+            (secret, key) for secret, key in wanted if key not in cluster.secrets.get(secret, {}).get("data", {})
+        }
+        assert {secret for secret, _ in missing} <= {"rel-lightmq-users"}, name
+    rules = objects(text, "Role")["rel-lightmq-secrets"]["rules"]
+    assert set(rules[1]["resourceNames"]) == set(cluster.secrets)
+    for kind in ("ServiceAccount", "Role", "RoleBinding", "Job"):
+        hooked = objects(text, kind)["rel-lightmq-secrets"]["metadata"]["annotations"]
+        assert hooked["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_who_has_secrets_of_his_own_needs_no_job(tools: Path) -> None:
+    text = rendered(tools, "keys.existingSecret=mine", "tls.existingSecret=yours")
+    assert [objects(text, kind) for kind in ("Job", "Role", "ServiceAccount")] == [{}, {}, {}]
+    only_tls = plan_of(rendered(tools, "keys.existingSecret=mine"))
+    assert (only_tls.get("keys"), only_tls["tls"]["secret"]) == (None, "rel-lightmq-tls")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_pods_are_placed_and_named_as_the_values_say(tools: Path) -> None:
+    """A constraint is for the pods of one part, a group of brokers each; without one of yours pods avoid each other."""
+    for name, pod in pods(rendered(tools, *EVERYTHING)).items():
+        labels, place = pod["metadata"]["labels"], pod["spec"]
+        assert (labels["team"], pod["metadata"]["annotations"]["note"]) == ("plant", "of-mine"), name
+        assert (place["priorityClassName"], place["nodeSelector"]) == ("high", {"disk": "fast"})
+        assert place["tolerations"] == [{"key": "dedicated", "operator": "Exists"}]
+    two = [f"brokers.groups[{at}].{one}" for at, group in enumerate("ab") for one in (f"name={group}", "replicas=3")]
+    for name, pod in pods(rendered(tools, *two)).items():
+        if name == "rel-lightmq-secrets":
+            continue
+        (zones,) = pod["spec"]["topologySpreadConstraints"]
+        (avoided,) = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        selector = zones["labelSelector"]
+        assert (zones["topologyKey"], zones["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", "ScheduleAnyway")
+        assert avoided["podAffinityTerm"]["labelSelector"] == selector
+        assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert selector["matchLabels"]["app.kubernetes.io/component"] == name.removeprefix("rel-lightmq-")
+    own = ["brokers.topologySpreadConstraints[0].labelSelector.matchLabels.x=y"]
+    own += [f"brokers.topologySpreadConstraints[0].{one}" for one in ("maxSkew=2", "topologyKey=rack")]
+    text = rendered(tools, *own, "brokers.topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule")
+    (given,) = pods(text)["rel-lightmq-broker-a"]["spec"]["topologySpreadConstraints"]
+    assert (given["maxSkew"], given["labelSelector"]) == (2, {"matchLabels": {"x": "y"}})
+    services = objects(rendered(tools, *EVERYTHING), "Service")
+    assert all(one["metadata"]["annotations"] == {"a": "b"} for one in services.values())
+    assert services["rel-lightmq-mqtt"]["spec"]["externalTrafficPolicy"] == "Local"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_helm_finds_nothing_to_object_to(tools: Path) -> None:
@@ -156,10 +313,7 @@ def test_the_configuration_is_declared_and_the_certificate_has_every_name(
     for name, each in sets.items():
         domain = f"{each['spec']['serviceName']}.iot.svc.cluster.local"
         names += [f"{name}-{number}.{domain}" for number in range(each["spec"]["replicas"])]
-    secret = objects(text, "Secret")["rel-lightmq-tls"]["data"]
-    certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["tls.crt"]))
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    known = set(found.get_values_for_type(x509.DNSName))
+    known = set(plan_of(text)["tls"]["names"])
     assert {f"*.{name.partition('.')[2]}" for name in names} | {"rel-lightmq-mqtt.iot.svc.cluster.local"} <= known
     opened = {port["name"]: port["port"] for port in objects(text, "Service")["rel-lightmq-mqtt"]["spec"]["ports"]}
     assert opened == (PORTS if settings else {"mqtts": 8883})
@@ -190,12 +344,9 @@ def test_administration_ports_speak_tls_and_prometheus_checks_it(
         has_console = name == "rel-lightmq-controller" and value.enabled
         assert ("LIGHTMQ_CONSOLE__ACCESS_KEY_FILE" in names, "lightmq-console" in mounted) == (has_console,) * 2
     (endpoint,) = objects(text, "PodMonitor")["rel-lightmq"]["spec"]["podMetricsEndpoints"]
-    secret = objects(text, "Secret")["rel-lightmq-tls"]["data"]
-    certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["tls.crt"]))
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     _pod, _, domain = endpoint["tlsConfig"]["serverName"].partition(".")
     assert endpoint["scheme"] == "https"
-    assert f"*.{domain}" in names.get_values_for_type(x509.DNSName)
+    assert f"*.{domain}" in plan_of(text)["tls"]["names"]
     assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "rel-lightmq-tls", "key": "ca.crt"}
 
 
@@ -205,7 +356,7 @@ def test_administration_ports_speak_tls_and_prometheus_checks_it(
     ("setting", "reason"),
     [
         ("controllers.replicas=2", "must be odd"), ("brokers.inSyncMin=4", "would refuse every message"),
-        ("mqtt.tls.enabled=false", "MQTT clients need"),
+        ("mqtt.tls.enabled=false", "MQTT clients need"), ("nonsense=1", "nonsense is not allowed"),
     ],
 )  # fmt: skip
 def test_what_could_not_work_is_refused(tools: Path, setting: str, reason: str) -> None:

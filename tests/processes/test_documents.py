@@ -44,7 +44,7 @@ NOT_RUN = {
     "docs/howto/cluster.md": 5,
     "docs/howto/console.md": 1,
     "docs/howto/decode.md": 1,
-    "docs/howto/deploy.md": 4,
+    "docs/howto/deploy.md": 5,
     "docs/howto/find-messages.md": 1,
     "docs/howto/grpc.md": 3,
     "docs/howto/install.md": 3,

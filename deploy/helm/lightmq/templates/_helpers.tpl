@@ -51,8 +51,28 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{ default (printf "%s-users" (include "lightmq.name" .)) .Values.mqtt.usersSecret }}
 {{- end }}
 
+{{- /* Before anything else of an installation or upgrade; a number orders the hooks among themselves. */ -}}
+{{- define "lightmq.beforehand" -}}
+helm.sh/hook: pre-install,pre-upgrade
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- define "lightmq.podLabels" -}}
+{{ include "lightmq.labels" . }}
+{{- with .values.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "lightmq.podAnnotations" -}}
+{{ include "lightmq.configChecksum" .root }}
+{{- with .values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "lightmq.podSecurity" -}}
-automountServiceAccountToken: false
 terminationGracePeriodSeconds: 30
 securityContext:
   runAsNonRoot: true
@@ -65,20 +85,40 @@ securityContext:
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .values.nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .values.tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
+
+{{- /* Where pods may run. */ -}}
+{{- define "lightmq.podPlace" -}}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
 {{- end }}
+nodeSelector: {{- toYaml .values.nodeSelector | nindent 2 }}
+tolerations: {{- toYaml .values.tolerations | nindent 2 }}
+{{- end }}
+
+{{- /* The same of pods that are spread over nodes, and over zones where there are some. */ -}}
+{{- define "lightmq.podSpread" -}}
+{{ include "lightmq.podPlace" . }}
+{{- $selector := dict "matchLabels" (include "lightmq.selector" . | fromYaml) }}
+{{- with .values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  {{- $constraint := . }}
+  {{- if not (hasKey . "labelSelector") }}{{ $constraint = merge (dict "labelSelector" $selector) . }}{{ end }}
+  - {{- toYaml $constraint | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- if .values.affinity }}
+affinity: {{- toYaml .values.affinity | nindent 2 }}
+{{- else }}
 affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:
       - weight: 100
         podAffinityTerm:
           topologyKey: kubernetes.io/hostname
-          labelSelector:
-            matchLabels: {{- include "lightmq.selector" . | nindent 14 }}
+          labelSelector: {{- toYaml $selector | nindent 12 }}
+{{- end }}
 {{- end }}
 
 {{- define "lightmq.containerSecurity" -}}
