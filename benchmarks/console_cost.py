@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -60,6 +61,11 @@ def publish_packet(topic: str, payload: bytes) -> bytes:
     """A PUBLISH of QoS 0."""
     variable = len(topic).to_bytes(2, "big") + topic.encode() + payload
     return bytes((0x30, len(variable))) + variable
+
+
+def signed_in(ports: dict[str, Any]) -> dict[str, str]:
+    """The headers of the administrator, whose token is in a file."""
+    return {"Authorization": f"Bearer {Path(ports['console_token_file']).read_text().strip()}"}
 
 
 async def join(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -150,7 +156,7 @@ async def measure(folder: Path, clients: int, seconds: float, topics: int) -> No
                 *(join(ports["mqtt"], f"c-{n}") for n in range(begin, min(clients, begin + 200)))
             )
         url = f"http://127.0.0.1:{ports['admin']}"
-        async with aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {ports['console_token']}"}) as http:
+        async with aiohttp.ClientSession(url, headers=signed_in(ports)) as http:
             published, seen, shown = [0], [0], [0]
             tasks.append(asyncio.ensure_future(publish(ports["mqtt"], published)))
             await asyncio.sleep(5)
