@@ -41,7 +41,7 @@ ACCESS = {
     "retained": "the rule that fits gives no retained messages",
     "history": "the rule that fits gives no history",
     "not_a_filter": "there is no filter behind its prefix",
-    "not_authorized": "the access list does not allow it",
+    "not_authorized": "it may not do that there",
     "unreadable": "the record is damaged",
 }
 
