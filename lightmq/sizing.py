@@ -39,7 +39,7 @@ COSTS = {
     "replicate": Cost(3.6, "µs", "message at the master, two replicas, one message at a time", "replication"),
     "follow": Cost(2.9, "µs", "message at a replica", "replication"),
     "process": Cost(70e6, "bytes", "process of `lightmq up`", "mqtt"),
-    "connection": Cost(4_000, "bytes", "open connection", "connections"),
+    "connection": Cost(4_700, "bytes", "open connection", "connections"),
     "tls": Cost(29_000, "bytes", "open connection by TLS", "connections"),
     "session": Cost(2_300, "bytes", "session that stays", "sessions"),
     "queue": Cost(140, "bytes", "light queue: an MQTT topic or a filter", "queues"),
