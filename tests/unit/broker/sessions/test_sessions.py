@@ -27,6 +27,7 @@ from remoting.protocol.bodies.session_body import (
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
+from tests.support.plants import Plant, catches
 
 
 def make(store, now_ms: int = 0, will_grace_ms: int = 0, **limits) -> tuple[Filters, Sessions]:
@@ -134,6 +135,26 @@ def test_what_was_acknowledged_after_the_inflight_list_is_left_out(bench) -> Non
     bench.store.append_state([sessions.commit("c", queue_id, 1, "p")])
     _filters, again = make(bench.reopen())
     assert again.open(opening(), "q", 0).reply.inflight == entries[1:]
+
+
+@catches(
+    Plant(
+        "from-two-lists",
+        "broker.sessions.sessions:Sessions.close",
+        "for one in request.inflight if one.qos < 2]",
+        "for one in request.inflight]",
+    ),
+)
+def test_a_delivery_of_qos_2_is_resumed_once(bench) -> None:
+    """The broker has it from its steps; a proxy that lists it at the close too does not have it sent twice."""
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    queue_id = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a", 2))))[0][0].queue_id
+    sessions.flow(FlowBatch([SessionFlow("c", epoch, reserved=[(9, queue_id, 3)])]), "p")
+    listed = [InflightEntry(4, queue_id, 2), InflightEntry(9, queue_id, 3, qos=2)]
+    sessions.close(SessionClose("c", epoch, True, [], listed), 0)
+    for again in (sessions, make(bench.reopen())[1]):
+        assert [one.packet_id for one in again.open(opening(), "q", 0).reply.inflight] == [4, 9]
 
 
 def test_a_clean_session_leaves_nothing_in_the_log_and_releases_its_filters(bench) -> None:

@@ -35,6 +35,9 @@ from remoting.protocol.records.properties import expires_ms
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.replicas import ReplicaBench, pull
 from tests.sim.stores import StoreBench, bodies, drain, message
+from tests.support.plants import Plant, catches
+
+CARRY = "broker.store.upkeep.retention:CarryForward._carry_entries"
 
 
 def expire(bench: StoreBench, begin: int) -> None:
@@ -98,6 +101,41 @@ def test_old_segments_are_deleted_and_state_stays(tmp_path: Path) -> None:
     bench.open()
     check(bench.store)
     assert bench.store.queues.open(b"new") == gone + 1
+    bench.close()
+
+
+@catches(
+    Plant("brings-back-what-was-replaced", CARRY, "if entry is None or entry[1] != position:", "if entry is None:"),
+    Plant(
+        "brings-back-what-was-removed",
+        CARRY,
+        "if entry is None or entry[1] != position:",
+        "if entry is not None and entry[1] != position:",
+    ),
+)
+def test_state_that_changes_while_it_is_carried_forward_is_not_set_back(tmp_path: Path) -> None:
+    """It was found in the segment that goes; by the time that it is its turn there is a newer value, or none."""
+    bench = StoreBench(tmp_path / "data", retention_ms=1000, carry_entries_max=1)
+    store = bench.store
+    for n in range(10):
+        store.append_state([StateChange(state_kinds.SESSION, b"client%d" % n, b"old")])
+    queue = store.queues.open(b"q")
+    for n in range(200):
+        store.append(message([queue], b"%06d" % n + bytes(100)))
+        bench.clock.advance_ms(20)
+    bench.settle()
+    first_end, carried = store._log.segments[0].end, store.retention.carried
+    while not carried.total:
+        store.maintain(bench.clock.now_ms())
+    assert carried.total == 1
+    for n in range(10):
+        value = None if n % 2 else b"new"
+        store.append_state([StateChange(state_kinds.SESSION, b"client%d" % n, value)])
+    expire(bench, first_end)
+    for _ in range(2):
+        found = {key: value for key, (value, _) in bench.store.state.items(state_kinds.SESSION)}
+        assert found == {b"client%d" % n: b"new" for n in range(0, 10, 2)}
+        bench.reopen()
     bench.close()
 
 
