@@ -456,11 +456,14 @@ class Outage:
         self._pause_ms = options.fetch_retry_interval_ms
         self._since: float | None = None
 
-    def pause_after(self, failure: BrokerUnreachable) -> None:
-        """Take in one failure: pause for a moment, or raise it when the outage has lasted too long."""
+    def pause_after(self, failure: BrokerUnreachable, began_s: float | None = None) -> None:
+        """Take in one failure: pause for a moment, or raise it when the outage has lasted too long.
+
+        `began_s`: when the work that failed began, which may have taken long to fail.
+        """
         now = clock.monotonic_s()
         if self._since is None:
-            self._since = now
+            self._since = now if began_s is None else began_s
             LOG.warning("waiting up to %d ms for a broker: %s", self._wait_ms, phrase(failure))
         if (now - self._since) * 1000 >= self._wait_ms:
             raise BrokerUnreachable(f"{phrase(failure)}, for longer than the option 'brokerWaitMs' = {self._wait_ms}")
@@ -480,10 +483,11 @@ def patiently(
     `awaited` is waited out."""
     outage = Outage(options)
     while True:
+        began_s = clock.monotonic_s()
         try:
             answer = work()
         except awaited as failure:
-            outage.pause_after(failure)
+            outage.pause_after(failure, began_s)
         else:
             outage.end()
             return answer

@@ -160,6 +160,21 @@ def test_what_may_be_repeated_is_repeated_until_it_is_answered() -> None:
         patiently(work, parse_write({"brokerWaitMs": "0"}))
 
 
+def test_the_time_that_a_failure_takes_is_part_of_the_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that accept connections and say nothing cost a minute before the first failure is seen."""
+    now, tries = [0.0], []
+    monkeypatch.setattr("remoting.clock.monotonic_s", lambda: now[0])
+
+    def work() -> None:
+        tries.append(now[0])
+        now[0] += 60.0
+        raise BrokerUnreachable("gone")
+
+    with pytest.raises(BrokerUnreachable, match="for longer than the option 'brokerWaitMs' = 100000"):
+        patiently(work, parse_write({"brokerWait": "100s", "fetchRetryIntervalMs": "1"}))
+    assert tries == [0.0, 60.0]
+
+
 def addresses(options: ReadOptions) -> dict[str, tuple[str, int]]:
     """Where the masters of the groups are."""
     return {group: master.address for group, master in find_masters(options).items()}
