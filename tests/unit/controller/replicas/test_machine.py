@@ -15,13 +15,17 @@ from controller.replicas.group import (
     ElectMaster,
     Live,
     OwnPause,
+    PlaceMqtt,
     Replica,
     ReplicaGroup,
 )
 from controller.replicas.machine import ReplicaMachine, choose
 from remoting.access.agreement import UserChange, UserState, Version
 from remoting.access.users import User
+from tests.support.plants import Plant, catches
 from tests.support.replicas import alter, elect, live, machine_with, register
+
+MACHINE = "controller.replicas.machine:ReplicaMachine."
 
 
 def state(machine):
@@ -223,6 +227,43 @@ def test_cleaning():
     assert machine.next_broker_id("g") == 4
     gone = machine.apply(CleanReplicas("", "g", (), ()))
     assert (gone.code, gone.view.addresses, machine.groups) == (0, {}, {})
+
+
+@catches(
+    Plant(
+        "counts-those-that-are-left",
+        MACHINE + "_take",
+        "max(group.next_id, command.broker_id + 1)",
+        "max(replicas) + 1",
+    )
+)
+def test_the_id_of_a_removed_broker_is_not_given_to_a_new_one():
+    """Not even after another removed one has come back with the id that it had."""
+    machine = machine_with(1, 2, 3)
+    assert machine.apply(CleanReplicas("C", "g", (2, 3), ())).code == 0
+    assert machine.apply(ApplyBrokerId("C", "g", 2, "back")).code == 0
+    assert machine.next_broker_id("g") == 4
+
+
+@catches(
+    Plant("whoever-comes-last-has-it", MACHINE + "_place_mqtt", "if self.mqtt_group != command.held:", "if False:"),
+    Plant("not-in-a-snapshot", MACHINE + "encode", "and not self.mqtt_group", ""),
+    Plant("not-of-a-snapshot", MACHINE + "restore", "whole.users, whole.mqtt_group", 'whole.users, ""'),
+    Plant("removed-with-its-group", MACHINE + "_clean", "if not left and group.name == self.mqtt_group:", "if False:"),
+)
+def test_one_group_has_mqtt_and_a_snapshot_says_which():
+    """It moves from where it is, never from where it was, and does not end with a group that is removed."""
+    machine, restored = machine_with(1), ReplicaMachine()
+    assert machine.apply(PlaceMqtt("g")).code == 0
+    assert machine.apply(PlaceMqtt("h")).code != 0
+    assert machine.apply(PlaceMqtt("h", held="x")).code != 0
+    restored.restore(machine.encode())
+    assert (machine.mqtt_group, restored.mqtt_group) == ("g", "g")
+    assert machine.apply(CleanReplicas("C", "g", (1,), ())).code != 0
+    assert machine.apply(PlaceMqtt("h", held="g")).code == 0
+    assert machine.apply(CleanReplicas("C", "g", (1,), ())).code == 0
+    restored.restore(machine.encode())
+    assert restored.mqtt_group == "h"
 
 
 def test_a_snapshot_is_the_state():
