@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from controller.consensus import dledger_node
 from controller.consensus.dledger_node import DledgerNode, Fate
@@ -247,6 +248,47 @@ def test_a_leader_decides_nothing_before_it_has_what_came_before(tmp_path):
     node.take(1.0, "n2", AppendAnswer(1, 1, matched=True, index=2))
     node.settle()
     assert node.leads
+
+
+@catches(
+    Plant(
+        "only-the-newest-members-lead",
+        "controller.raft.core:Raft._may_lead",
+        "{*members.current.voters, *agreed.voters}",
+        "members.current.voters",
+    ),
+)
+def test_the_leader_of_two_removes_itself_and_loses_its_power_before_the_other_hears(tmp_path):
+    """With files, a restart and links that judge who is a member: the one that stays leads in the end."""
+    with raft_world(tmp_path, 1, engine="dledger", nodes=2, changing=True) as world:
+        for node_id in world.ids:
+            world.boot(node_id)
+        world.pass_time(3.0)
+        world.connect(*world.ids)
+        world.pass_time(3.0)
+        leader, fates = world.leader(), []
+        (other,) = set(world.ids) - {leader}
+        word = world.propose(leader)
+        world.pass_time(1.0)
+        world.disconnect(leader, other)
+        current = world.nodes[leader].raft.members.current
+        left = replace(current, voters=(other,), places=tuple(each for each in current.places if each.node_id == other))
+        node = world.nodes[leader]
+        node.change(world.now, left, lambda _answer, fate: fates.append(fate))
+        node.settle()
+        world.crash(leader)
+        world.pass_time(5.0)
+        assert not world.nodes[other].leads
+        world.boot(leader)
+        world.connect(*world.ids)
+        world.pass_time(8.0)
+        assert world.nodes[other].leads
+        assert world.nodes[other].roster.agreed.voters == (other,)
+        assert word in world.machines[other].words
+        assert fates == []
+        world.propose(other, b"after")
+        world.pass_time(1.0)
+        assert b"after" in world.machines[other].words
 
 
 def test_what_does_not_fit_together_is_refused(tmp_path):
