@@ -141,8 +141,16 @@ class MasterLink:
         self._may_ask = self._may_ask and not isinstance(step, AskControllers)
 
     def choose(self, cluster: ClusterInfo) -> str:
-        """Return the group's master; without a group, that of the first with one, kept from then on. Raises Refused."""
+        """Return the group's master; without a name, that of the only group there is, kept from then on.
+
+        Raises:
+            Refused: the group has no master, or there are several groups and none was named: whichever has a master
+                first would be the one that keeps what is written, until the next start chooses another.
+        """
         table = cluster.broker_addr_table
+        if not self.broker_name and len(table) > 1:
+            remark = f"there are the broker groups {', '.join(sorted(table))}: name the one that is meant (broker_name)"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         for name in (self.broker_name,) if self.broker_name else sorted(table):
             address = table[name].master() if name in table else None
             if address is not None:

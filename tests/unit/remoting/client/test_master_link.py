@@ -76,7 +76,9 @@ def test_what_controllers_push() -> None:
     link = MasterLink()
     assert not link.pushed(PushedRoutes({"g": PushedGroup("C", {1: "x:1"}, 1)}))
     assert link.pushed(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)})), "some group has a master: ask now"
-    assert link.choose(cluster(f="", g="a:1")) == "a:1"
+    with pytest.raises(Refused, match="there are the broker groups f, g: name the one"):
+        link.choose(cluster(f="", g="a:1"))
+    assert link.choose(cluster(g="a:1")) == "a:1"
     assert link.broker_name == "g"
     assert link.pushed(PushedRoutes({"g": PushedGroup("C", {0: "b:1"}, 2)}))
     assert not link.pushed(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)}))
@@ -210,7 +212,8 @@ class Naive:
         return world.dial(address)
 
     def _master(self, answer: ClusterInfo) -> str:
-        for name in [self.name] if self.name else sorted(answer.broker_addr_table):
+        known = sorted(answer.broker_addr_table)
+        for name in [self.name] if self.name else known if len(known) == 1 else []:
             broker = answer.broker_addr_table.get(name)
             if broker is not None and broker.master() is not None:
                 self.name = name

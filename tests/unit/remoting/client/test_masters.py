@@ -137,9 +137,11 @@ async def test_a_busy_controller_does_not_leave_it_to_the_configuration():
     await masters.stop()
 
 
-async def test_the_first_group_is_taken_and_kept():
-    """Without a name it is the first one with a master, even when another precedes it later."""
-    cluster = Cluster(a="", b="b1:1")
+async def test_the_only_group_is_taken_and_kept():
+    """Without a name, also when another precedes it later; of several none is, whichever has a master now."""
+    with pytest.raises(Refused, match="there are the broker groups a, b"):
+        await Masters(["c:1"], dial=Cluster(a="", b="b1:1").dial).dial()
+    cluster = Cluster(b="b1:1")
     masters = Masters(["c:1"], dial=cluster.dial)
     assert (await masters.dial()).address == "b1:1"
     assert masters.broker_name == "b"
