@@ -20,7 +20,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import msgspec
 
 from broker.requests import refusal_of
 from broker.store.errors import StoreError
@@ -35,6 +37,7 @@ from remoting.protocol.bodies.session_body import (
     SessionOpen,
     Subscribed,
     SubscribeRequest,
+    SubscribeResult,
     Unsubscribed,
     UnsubscribeRequest,
     decode,
@@ -61,6 +64,10 @@ if TYPE_CHECKING:
     from broker.shared.feature import SharedFeature
     from broker.wills.feature import WillVerdicts
 
+R = TypeVar("R", SubscribeRequest, UnsubscribeRequest)
+FILTERS_PER_TURN = 250
+"""Filters of one SUBSCRIBE or UNSUBSCRIBE handled in one turn of the loop: about ten milliseconds, where each needs a
+new queue. A packet has up to 4,096, and a proxy that comes back asks for all of a session at once."""
 HANDOVER_MS = 1_000
 """How long the holder of a session may take to hand it in."""
 
@@ -219,23 +226,31 @@ class SessionRequests:
         """What of all these goes into the log for queues that do not exist yet is one record."""
         gathered, self._gathered = self._gathered, []
         if len(gathered) > 1:
-            self._open_queues([request for _peer, _command, request in gathered])
+            self._open_queues([each for _peer, _command, each in gathered if len(each.filters) <= FILTERS_PER_TURN])
         for peer, command, request in gathered:
             self._in_order(request.client_id, peer, command, partial(self._subscribe_one, request))
 
     def _subscribe_one(self, request: SubscribeRequest, peer: Peer, command: Command) -> None:
         """Subscribe; the answer follows when the retained messages are known."""
-        results, position = self._sessions.subscribe(request)
-        wanted = []
-        for index, (one, result) in enumerate(zip(request.filters, results, strict=True)):
-            # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
-            if (
-                result.code < FAILURE
-                and _wants_retained(one, existed=result.existed)
-                and len(self._retained)
-                and share_of(one.filter) is None
-            ):
-                wanted.append((index, one.filter.encode()))
+        results: list[SubscribeResult] = []
+        wanted: list[tuple[int, bytes]] = []
+        position = 0
+
+        def subscribe(part: SubscribeRequest) -> None:
+            nonlocal position
+            if len(part.filters) < len(request.filters):
+                self._open_queues([part])
+            found, position = self._sessions.subscribe(part)
+            for index, (one, result) in enumerate(zip(part.filters, found, strict=True), len(results)):
+                # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
+                if (
+                    result.code < FAILURE
+                    and _wants_retained(one, existed=result.existed)
+                    and len(self._retained)
+                    and share_of(one.filter) is None
+                ):
+                    wanted.append((index, one.filter.encode()))
+            results.extend(found)
 
         def found(retained: Found) -> None:
             try:
@@ -244,8 +259,35 @@ class SessionRequests:
             finally:
                 self._go_on(request.client_id)
 
-        self._behind[request.client_id] = []
-        self._searches.begin(wanted, found)
+        self._in_parts(request, peer, command, subscribe, lambda: self._searches.begin(wanted, found))
+
+    def _in_parts(
+        self, request: R, peer: Peer, command: Command, do: Callable[[R], None], finish: Callable[[], None]
+    ) -> None:
+        """Handle the filters of a request, so many in a turn of the loop; what else comes for the session waits.
+
+        `finish` lets it go on. Raises what the first part does; a fault of a later one is answered here.
+        """
+        first = 0
+
+        def step() -> None:
+            nonlocal first
+            do(msgspec.structs.replace(request, filters=request.filters[first : first + FILTERS_PER_TURN]))
+            first += FILTERS_PER_TURN
+            self._behind.setdefault(request.client_id, [])
+            if first < len(request.filters):
+                asyncio.get_running_loop().call_soon(later_step)
+            else:
+                finish()
+
+        def later_step() -> None:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - the fault of one request leaves no other unanswered
+                peer.send(self._failure(peer, command, error))
+                self._go_on(request.client_id)
+
+        step()
 
     def _in_order(self, client_id: str, peer: Peer, command: Command, work: Callable[[Peer, Command], None]) -> None:
         """Do this for a session, behind its SUBSCRIBE whose retained messages are being searched for."""
@@ -282,8 +324,19 @@ class SessionRequests:
         self._in_order(request.client_id, peer, command, partial(self._unsubscribe_one, request))
 
     def _unsubscribe_one(self, request: UnsubscribeRequest, peer: Peer, command: Command) -> None:
-        found, position = self._sessions.unsubscribe(request, self._clock.now_ms())
-        self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
+        found: list[bool] = []
+        position = 0
+
+        def unsubscribe(part: UnsubscribeRequest) -> None:
+            nonlocal position
+            removed, position = self._sessions.unsubscribe(part, self._clock.now_ms())
+            found.extend(removed)
+
+        def finish() -> None:
+            self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
+            self._go_on(request.client_id)
+
+        self._in_parts(request, peer, command, unsubscribe, finish)
 
     def session_flow(self, peer: Peer, command: Command) -> None:
         """Note steps of QoS 2 of many sessions as one record; the answer names those that are left out."""

@@ -41,6 +41,40 @@ async def call(connection, code, body, kind=None):
     return decode(kind, reply.body) if kind is not None else reply
 
 
+async def test_many_filters_of_one_packet_are_handled_in_turns(running, monkeypatch) -> None:
+    """What else comes for the session keeps its order behind them; each filter has its result."""
+    monkeypatch.setattr(requests, "FILTERS_PER_TURN", 20)
+    connection = running.connect()
+    epoch = (await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)).epoch
+    filters = [f"many/{number}" for number in range(90)] + ["bad/#/filter"]
+    wanted = SubscribeRequest("c", epoch, True, [FilterRequest(name, 1) for name in filters])
+    gone = UnsubscribeRequest("c", epoch, True, [*filters[:85], "unknown"])
+    again = SubscribeRequest("c", epoch, True, [FilterRequest("many/3", 0)])
+    asked = [
+        asyncio.ensure_future(call(connection, RequestCode.SUBSCRIBE, wanted, Subscribed)),
+        asyncio.ensure_future(call(connection, RequestCode.UNSUBSCRIBE, gone, Unsubscribed)),
+        asyncio.ensure_future(call(connection, RequestCode.SUBSCRIBE, again, Subscribed)),
+    ]
+    session = running.broker.sessions.table.get("c")
+    between = set()
+    while not all(one.done() for one in asked):
+        between.add(len(session.subscriptions))
+        await asyncio.sleep(0)
+    subscribed, unsubscribed, more = [one.result() for one in asked]
+    assert {20, 40, 60, 80} <= between
+    assert [result.code for result in subscribed.results] == [1] * 90 + [0x8F]
+    assert unsubscribed.found == [True] * 85 + [False]
+    assert [(result.code, result.existed) for result in more.results] == [(0, False)]
+    assert set(session.subscriptions) == {*filters[85:90], "many/3"}
+    lost = SubscribeRequest("c", epoch, True, [FilterRequest(f"late/{number}", 1) for number in range(60)])
+    asked = [
+        asyncio.ensure_future(connection.request(Command(RequestCode.SUBSCRIBE, body=encode(lost)))),
+        asyncio.ensure_future(call(running.connect(), RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60))),
+    ]
+    reply, _opened = await asyncio.gather(*asked)
+    assert reply.code in (0, ResponseCode.ILLEGAL_OPERATION), "answered, whoever was first"
+
+
 async def test_a_long_search_for_retained_messages_delays_its_session_alone(running, monkeypatch) -> None:
     """Further requests of the session keep their order behind it; those of others are answered meanwhile."""
     monkeypatch.setattr(search, "NODES_PER_TURN", 2)
