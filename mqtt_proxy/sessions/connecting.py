@@ -32,11 +32,15 @@ from mqtt_proxy.subscriptions import Subscriptions
 from remoting.access.rules import Identity, Unproven
 from remoting.protocol.bodies.session_body import SessionOpened
 from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS
+from remoting.transport.failures import RequestTimeout
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.client")
 
+ANSWER_EXPECTED_MS = 24 * 3_600_000
+"""How long an answer to SESSION_OPEN is still listened for: the session that it opens has to be given back."""
 _NOT_IN_A_LEVEL = ("/", "+", "#")
 
 
@@ -69,7 +73,7 @@ class ConnectingClient(Owner, Protocol):
 class Connecting:
     """The CONNECT of one client; only what it waits for refers to it."""
 
-    __slots__ = ("_client", "_dialog", "_event", "_may", "_ownership", "_services", "_session", "_wire")
+    __slots__ = ("_client", "_deadline", "_dialog", "_event", "_may", "_ownership", "_services", "_session", "_wire")
 
     def __init__(
         self,
@@ -88,6 +92,8 @@ class Connecting:
         self._dialog: Dialog | None = None
         """Set when the client authenticates with AUTH packets."""
         self._may: Permissions | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        """When the client is refused if its session is not open."""
 
     def begin(self) -> None:
         """The CONNECT was read."""
@@ -121,6 +127,7 @@ class Connecting:
             return
         self._may = Permissions(services.access, admitted, services.metrics)
         self._client.admitted(self._may, user)
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_MS / 1_000, self._late)
         services.openings.enter(event.client_id, self)
 
     @property
@@ -139,7 +146,9 @@ class Connecting:
         assert may is not None
         try:
             self._services.owners.take(event.client_id, self._client)
-            self._ownership.take(may.identity, partial(self._opened, event), clean=event.clean)
+            self._ownership.take(
+                may.identity, partial(self._opened, event), clean=event.clean, timeout_ms=ANSWER_EXPECTED_MS
+            )
         except BaseException:
             self._client.give_up("session not opened")
             raise
@@ -155,8 +164,15 @@ class Connecting:
         """The client disconnected while it waited."""
         self._wire.close("peer_closed")
 
+    def _late(self) -> None:
+        """Refuse a client for whose session the broker has taken too long; an answer that comes later is given back."""
+        if not self._client.has_left:
+            self._open_failed(RequestTimeout(RequestCode.SESSION_OPEN, "the broker", REQUEST_TIMEOUT_MS))
+
     def _opened(self, event: ConnectRequested, opened: SessionOpened | None, error: Exception | None) -> None:
         """The broker has answered. Whatever comes of it, the next CONNECT of the client id has its turn."""
+        if self._deadline is not None:
+            self._deadline.cancel()
         is_fetching = False
         try:
             is_fetching = self._begun(event, opened, error)

@@ -27,6 +27,7 @@ from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
 )
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS
 
 
 class SessionOwnership:
@@ -65,13 +66,20 @@ class SessionOwnership:
         if event.session_expiry_s is not None:
             self._left_expiry_s = event.session_expiry_s
 
-    def take(self, identity: Identity, answered: Answered[SessionOpened], *, clean: bool) -> None:
+    def take(
+        self,
+        identity: Identity,
+        answered: Answered[SessionOpened],
+        *,
+        clean: bool,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
         """Open the session, for the first time or again."""
         # An anonymous client's name proves nothing, so its session has no owner.
         user = None if identity.anonymous else identity.name
         will = None if self._will is None else will_spec(self._will, identity)
         request = SessionOpen(self.client_id, clean, user, self.expiry_s, will, self.epoch)
-        self._services.calls.open(request, answered)
+        self._services.calls.open(request, answered, timeout_ms)
 
     def retake(self) -> int:
         """The broker is back and will be asked for the session: a close waits from now on. Returns the number of this

@@ -50,6 +50,7 @@ from remoting.protocol.bodies.session_body import (
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -210,9 +211,9 @@ class SessionCalls:
         self._publisher = publisher
         self._keep = keep
 
-    def open(self, request: SessionOpen, answered: Answered[SessionOpened]) -> None:
-        """Take a session; the answer contains what to resume."""
-        self._call(RequestCode.SESSION_OPEN, request, SessionOpened, answered)
+    def open(self, request: SessionOpen, answered: Answered[SessionOpened], timeout_ms: int) -> None:
+        """Take a session; the answer contains what to resume. Without one it may be open at the broker all the same."""
+        self._call(RequestCode.SESSION_OPEN, request, SessionOpened, answered, timeout_ms)
 
     def subscribe(self, request: SubscribeRequest, answered: Answered[Subscribed]) -> None:
         """Subscribe, after what has been published."""
@@ -226,9 +227,16 @@ class SessionCalls:
         posted.add_done_callback(partial(_closed, request))
         self._keep(posted)
 
-    def _call(self, code: int, request: msgspec.Struct, kind: type[S], answered: Answered[S]) -> None:
+    def _call(
+        self,
+        code: int,
+        request: msgspec.Struct,
+        kind: type[S],
+        answered: Answered[S],
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
         try:
-            self._link.call(code, encode(request), partial(_decoded, kind, answered))
+            self._link.call(code, encode(request), partial(_decoded, kind, answered), timeout_ms)
         except LinkDownError as error:
             soon(partial(answered, None, error))
 

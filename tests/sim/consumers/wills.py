@@ -63,7 +63,11 @@ class WillClient(Client):
     async def _open(self, name: str, spec: WillSpec, continues: int) -> int:
         """Open the session with the will, again if `continues` names an epoch of it; returns its epoch."""
         body = encode(SessionOpen(name, not continues, None, EXPIRY_S, spec, continues))
-        answer = await self.door.ask(Code.SESSION_OPEN, body=body)
+        try:
+            answer = await self.door.ask(Code.SESSION_OPEN, body=body)
+        except NoAnswer:
+            self.door.close()  # what is opened for it later has no owner
+            raise
         if answer.code != STORED:
             raise NoAnswer(answer.remark)
         self.state.settle(name, Fate.MUST)

@@ -8,7 +8,7 @@ import pytest
 
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.properties import SESSION_EXPIRY
-from mqtt_proxy.sessions import openings
+from mqtt_proxy.sessions import connecting, openings
 from mqtt_proxy.sessions.openings import Openings
 from tests.support.clock import ManualClock
 from tests.unit.mqtt_proxy.rig import Rig, Wire, running, settle
@@ -157,6 +157,27 @@ async def test_one_that_another_proxy_takes_before_its_connack_is_refused() -> N
         await settle()
         assert [one.code for one in wire.received()] == [BUSY]
         assert [(one.client_id, one.epoch) for one in rig.broker.closed] == [("a", 1)]
+
+
+async def test_a_session_that_is_opened_too_late_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client was refused; without that the broker would keep its will and its state as those of a live client."""
+    monkeypatch.setattr(connecting, "REQUEST_TIMEOUT_MS", 20)
+    async with running() as rig:
+        rig.broker.parked = frozenset({"a"})
+        first, second = Wire(rig), Wire(rig)
+        first.send(packets.Connect("a", False, 0, level=4))
+        await settle()
+        second.send(packets.Connect("a", False, 0, level=4))
+        received: list[int] = []
+        while len(received) < 2:
+            await asyncio.sleep(0.001)
+            received += [one.code for wire in (first, second) for one in wire.received()]
+        assert received == [UNAVAILABLE, UNAVAILABLE]
+        assert len(rig.broker.held) == 1
+        rig.broker.release()
+        await settle()
+        assert [(one.client_id, one.epoch) for one in rig.broker.closed] == [("a", 1)]
+        assert not rig.services.openings
 
 
 async def test_a_close_that_comes_too_late_is_no_fault() -> None:

@@ -136,12 +136,12 @@ async def test_a_broker_that_does_not_answer_in_time_is_asked_again() -> None:
         calls = rig.services.calls
         ask, asked = calls.open, []
 
-        def slow(request: SessionOpen, said: Answered[SessionOpened]) -> None:
+        def slow(request: SessionOpen, said: Answered[SessionOpened], timeout_ms: int) -> None:
             asked.append(request.continues)
             if len(asked) < 3:
                 said(None, LinkDownError("no answer within 10000 ms"))
             else:
-                ask(request, said)
+                ask(request, said, timeout_ms)
 
         calls.open = slow  # type: ignore[method-assign]
         await came_back(rig)
