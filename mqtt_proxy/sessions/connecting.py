@@ -178,6 +178,8 @@ class Connecting:
             is_fetching = self._begun(event, opened, error)
         except BaseException:
             self._client.give_up("session not opened")  # nothing else ends it: its CONNECT has no deadline any more
+            if opened is not None:
+                self._give_back(opened)
             raise
         finally:
             if not is_fetching:
@@ -205,8 +207,10 @@ class Connecting:
             again = await resume.fetch(self._services.link, planned.again)
         except (LightMQError, ValueError) as error:
             self._open_failed(error)
+            self._give_back(opened)
         except Exception:
             self._client.give_up("session not opened")
+            self._give_back(opened)
             raise
         else:
             self._go_on(event, opened, planned, again)
@@ -227,6 +231,7 @@ class Connecting:
             self._resume(event, opened, planned, again)
         except (LightMQError, ValueError) as error:
             self._open_failed(error)
+            self._give_back(opened)
 
     def _present(self) -> bool:
         return not self._client.has_left
@@ -247,8 +252,11 @@ class Connecting:
         self._wire.flush()
 
     def _give_back(self, opened: SessionOpened) -> None:
-        """The client left before its session was open: leave the session as it was."""
-        if not self._client.has_lost(opened.epoch):
+        """The client left, or was refused, before its session was open: leave the session as it was.
+
+        One that was open is closed with its connection.
+        """
+        if not self._ownership.is_open and not self._client.has_lost(opened.epoch):
             self._ownership.give_back(opened)
 
     def _resume(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec import packets
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import Wire, running, settle
 
 
@@ -61,3 +63,25 @@ async def test_in_flight_is_resent_when_the_session_now_ends_with_its_connection
         reader.lose()
         again = await rig.client("r", clean=False, level=5)
         assert [(payload, dup) for _topic, payload, _qos, _retain, dup in again.messages()] == [(b"x", True)]
+
+
+async def test_a_session_is_given_back_when_what_was_in_flight_cannot_be_read() -> None:
+    """With its note, so the next connection resends it; without that the broker would keep it as a live one."""
+    async with running() as rig:
+        reader = await rig.subscriber("r", ("t", 1), clean=False)
+        writer = await rig.client("w")
+        writer.send(packets.Publish(b"t", b"x", 1, False, False, 1))
+        await settle()
+        reader.lose()
+        await settle()
+        before = len(rig.broker.closed)
+        rig.broker.refuse[RequestCode.MULTI_PULL] = [Refused(2, "busy")]
+        wire = Wire(rig)
+        wire.send(packets.Connect("r", False, 0))
+        await settle()
+        assert wire.received() == [packets.Connack(False, 3)]
+        assert [(one.client_id, one.epoch) for one in rig.broker.closed[before:]] == [
+            ("r", rig.broker.sessions["r"].epoch)
+        ]
+        again = await rig.client("r", clean=False)
+        assert [(message.payload, message.dup) for message in again.received()[1:]] == [(b"x", True)]
