@@ -41,7 +41,7 @@ from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records import names
+from remoting.protocol.records import delay, names
 from remoting.protocol.records.image import image_views
 from remoting.protocol.records.properties import (
     KEYS,
@@ -49,6 +49,7 @@ from remoting.protocol.records.properties import (
     TAGS,
     UNIQUE_KEY,
     decode_properties,
+    encode_properties,
     extended,
 )
 from remoting.protocol.records.record import MQTT_TOPIC_KEY
@@ -267,6 +268,16 @@ def stored_image(
     return sent_image(fields, flag, properties, body)
 
 
+def delayed_retry(properties: Mapping[bytes, bytes], level: int, times: int) -> dict[bytes, bytes]:
+    """The properties of a message that a group gets for the `times`th time again, after the pause of a delay level.
+
+    The level is the one that the consumer names, or two more than `times`, as in RocketMQ: 10 s, 30 s, 1 min, …, 2 h.
+    """
+    kept = {key: value for key, value in properties.items() if key not in delay.TIMED}
+    kept[delay.LEVEL] = b"%d" % (level if level > 0 else 2 + times)
+    return kept
+
+
 ZLIB_FIRST = b"\x78"
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """Fields of an answer that make a producer record a trace, where it is configured to."""
@@ -429,11 +440,13 @@ class SendRequests:
         kept.setdefault(ORIGIN_ID, fields.get("originMsgId", "").encode())
         if dead:
             kept.update(dead_letter_origin(kept, bytes(view.topic)))
+        else:
+            kept = delayed_retry(kept, number(fields, "delayLevel", 0), times)
         if "popTime" in fields:  # the proxy of a gRPC client, which pops
             kept.setdefault(FIRST_POP_TIME, b"%d" % number(fields, "popTime"))
         kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
         sent = SentFields(target.encode(), 0, view.flags >> 16, view.born_ms, born_host_of(peer.address), times)
-        placed = self.placement.placed(stored_image(sent, kept, view.body), now=True)
+        placed = self.placement.placed(stored_image(sent, kept, view.body), now=dead)
 
         def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
             if refused is not None:
@@ -456,7 +469,12 @@ class SendRequests:
         target = dead_letter_topic(group)
         self.topics.ensure(target, 1, maker="")
         request.queue_index = 0
-        request.text = extended(request.text, dead_letter_origin(request.properties, request.topic.encode()).items())
+        properties = request.properties
+        if not delay.TIMED.isdisjoint(properties):  # a dead letter is there at once
+            request.text = encode_properties(
+                (key, value) for key, value in properties.items() if key not in delay.TIMED
+            )
+        request.text = extended(request.text, dead_letter_origin(properties, request.topic.encode()).items())
         return target
 
     def _answer(

@@ -46,7 +46,7 @@ var (
 		run  func(topic string) error
 	}{
 		{"sync", sync_}, {"async", async}, {"oneway", oneway}, {"batch", batch}, {"orderly", orderly},
-		{"delay_level", delayLevel}, {"delay_ms", delayMs}, {"tags", tags}, {"sql", sql}, {"retry", retry},
+		{"delay_level", delayLevel}, {"delay_ms", delayMs}, {"tags", tags}, {"sql", sql}, {"retry", retry}, {"dead", dead},
 		{"pull", pull}, {"transaction", transaction}, {"request_reply", requestReply}, {"large", large},
 	}
 )
@@ -124,8 +124,15 @@ func sendNumbers(topic string) error {
 func consume(
 	topic string, selector consumer.MessageSelector, handle handler, enough func([]message) bool, more ...consumer.Option,
 ) ([]message, error) {
-	options := append(consumerOptions(topic+"_readers"), consumer.WithInstance(topic))
-	client, err := rocketmq.NewPushConsumer(append(options, more...)...)
+	return consumeWith(append(consumerOptions(topic+"_readers"), more...), topic, selector, handle, enough, 0)
+}
+
+// The consumer stays for a time after it got enough: nothing tells it that a message it failed to handle was returned.
+func consumeWith(
+	options []consumer.Option, topic string, selector consumer.MessageSelector, handle handler,
+	enough func([]message) bool, stay time.Duration,
+) ([]message, error) {
+	client, err := rocketmq.NewPushConsumer(append(options, consumer.WithInstance(topic))...)
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +164,7 @@ func consume(
 	}
 	select {
 	case <-done:
+		time.Sleep(stay)
 	case <-time.After(deadline):
 		err = errors.New("not everything came")
 	}
@@ -347,6 +355,21 @@ func retry(topic string) error {
 		return fmt.Errorf("repeat %d of %q", received[1].times, received[1].body)
 	}
 	return nil
+}
+
+// What always fails is delivered as often as the group allows; the test looks for the dead letter.
+func dead(topic string) error {
+	if err := send(numbered(topic, 1)); err != nil {
+		return err
+	}
+	failed := func(message) consumer.ConsumeResult { return consumer.ConsumeRetryLater }
+	often := func(received []message) bool { return len(received) >= 2 }
+	options := append(consumerOptions(topic+"_readers"), consumer.WithMaxReconsumeTimes(1))
+	received, err := consumeWith(options, topic, consumer.MessageSelector{}, failed, often, 3*time.Second)
+	if err == nil && (received[0].times != 0 || received[1].times != 1) {
+		err = fmt.Errorf("repeats %d and %d", received[0].times, received[1].times)
+	}
+	return err
 }
 
 func pull(topic string) error {

@@ -17,6 +17,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.rocketmq_form import SentFields
 from remoting.protocol.records.stored_message import iter_stored
+from tests.unit.broker.delayed.test_recall import delivered
 
 
 def test_both_namings_are_equivalent() -> None:
@@ -158,6 +159,9 @@ async def test_a_message_that_could_not_be_consumed_is_retried_and_ends_as_a_dea
     position = int(reply.fields["msgId"][16:], 16)
     fields = {"offset": str(position), "group": "g", "delayLevel": "0", "originMsgId": "X"}
     assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    await delivered(running, 9_000)
+    assert await pull(connection, "%RETRY%g", 0) == []
+    await delivered(running, 1_000)
     (message,) = await pull(connection, "%RETRY%g", 0)
     assert (message.body, message.tags, message.reconsume_times) == (b"hello", b"red", 1)
     properties = dict(message.properties)
@@ -190,11 +194,41 @@ async def test_a_dead_letter_names_the_message_it_was(running) -> None:
         assert (shown[b"DLQ_ORIGIN_TOPIC"], shown[b"DLQ_ORIGIN_MESSAGE_ID"]) == (b"orders", unique.encode())
 
 
+async def test_a_retry_waits_as_long_as_its_consumer_or_the_number_of_retries_says(running) -> None:
+    """Whatever time the message itself waited for."""
+    connection = running.connect()
+    await connection.request(sending(properties="TIMER_DELAY_MS\x01500\x02"))
+    await delivered(running, 1_000)
+    (message,) = await pull(connection, "orders", 1)
+    back = {"offset": str(message.position), "group": "g", "delayLevel": "1"}
+    for times, (level, wait_ms) in enumerate([("1", 1_000), ("0", 30_000), ("18", 7_200_000)], start=1):
+        sent_back = Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=back | {"delayLevel": level})
+        assert (await connection.request(sent_back)).code == 0
+        await delivered(running, wait_ms - 1)
+        assert len(await pull(connection, "%RETRY%g", 0)) == times - 1
+        await delivered(running, 1)
+        message = (await pull(connection, "%RETRY%g", 0))[-1]
+        assert message.reconsume_times == times
+        back["offset"] = str(message.position)
+
+
+async def test_a_dead_letter_does_not_wait(running) -> None:
+    """A consumer in order sends it with a delay level to the retry topic, once too often."""
+    connection = running.connect()
+    text = "RETRY_TOPIC\x01orders\x02DELAY\x0119\x02TIMER_DELAY_MS\x015000\x02k\x01v\x02"
+    assert (await connection.request(sending(topic="%RETRY%g", reconsumeTimes="17", properties=text))).code == 0
+    (letter,) = await pull(connection, "%DLQ%g", 0)
+    assert {key: value for key, value in letter.properties if key in (b"k", b"DELAY", b"DLQ_ORIGIN_TOPIC")} == {
+        b"k": b"v", b"DLQ_ORIGIN_TOPIC": b"orders",
+    }  # fmt: skip
+
+
 async def test_what_is_handed_back_is_not_given_to_its_light_queues_again(running) -> None:
     connection = running.connect()
     sent = await connection.request(sending(properties="INNER_MULTI_DISPATCH\x01%LMQ%plant%2F7\x02"))
     fields = {"offset": str(int(sent.fields["msgId"][16:], 16)), "group": "g", "delayLevel": "0"}
     assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    await delivered(running, 10_000)
     assert len(await pull(connection, "%RETRY%g", 0)) == len(await pull(connection, "%LMQ%plant%2F7", 0)) == 1
 
 
@@ -286,6 +320,7 @@ async def test_namespaces_before_names_keep_topics_groups_retries_and_dead_lette
         for more in ({}, {"maxReconsumeTimes": "0"}):
             answer = await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=back | more))
             assert answer.code == 0
+    await delivered(running, 10_000)
     for space in spaces:
         kept = [(f"{space}%orders", 1), (f"%RETRY%{space}%readers", 0), (f"%DLQ%{space}%readers", 0)]
         assert [[each.body for each in await pull(connection, *queue)] for queue in kept] == [[space.encode()]] * 3

@@ -21,6 +21,7 @@ from remoting.protocol.records.record import CODEC_LZ4, CODEC_ZSTD, RecordView, 
 from remoting.protocol.records.stored_message import iter_stored
 from tests.support.batches import make_rows
 from tests.support.message_ids import parse_offset_message_id
+from tests.unit.broker.delayed.test_recall import delivered
 from tests.unit.broker.rocketmq.test_pull import pulling
 
 
@@ -128,6 +129,7 @@ async def test_each_message_is_viewed_and_sent_back_by_its_own_position(running)
     assert next(iter_stored(viewed.body)) == message
     back = {"group": "g", "offset": str(message.position), "delayLevel": "0", "originMsgId": "id", "originTopic": "t"}
     assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=back))).code == 0
+    await delivered(running, 10_000)
     retried = await connection.request(pulling("%RETRY%g"))
     (again,) = iter_stored(retried.body)
     assert (again.body, again.keys, again.tags) == (b"body 16", [b"key-16"], b"even")
