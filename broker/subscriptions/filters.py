@@ -324,6 +324,10 @@ class Placing:
         self.request = None
 
 
+DROPPED_MAX = 1_000
+"""Cached topics taken out one by one when a filter or a topic changes: a few milliseconds. Of more all are."""
+
+
 class Dispatcher:
     """Cached topic -> queue ids; `invalidations` and `misses` are counted for the metrics page."""
 
@@ -425,18 +429,24 @@ class Dispatcher:
             *self._filters.match(topic),
         )
         if len(self._cache) >= self._cached_topics_max:
-            self._cache.clear()
-            self._tree = TopicTree()
+            self._forget_all()
         self._cache[topic] = ids
         self._tree.set(topic, None)
         return ids
 
     def _filter_changed(self, topic_filter: bytes) -> None:
-        self._drop([topic for topic, _ in self._tree.match(topic_filter)])
+        stale = list(islice((topic for topic, _ in self._tree.match(topic_filter)), DROPPED_MAX + 1))
+        if len(stale) > DROPPED_MAX:
+            self._drop_all()
+        else:
+            self._drop(stale)
 
     def _topic_changed(self, name: str, created: bool) -> None:
         if created:
             return  # nothing below it can be cached yet
+        if len(self._cache) > DROPPED_MAX:
+            self._drop_all()
+            return
         wanted = name.encode()
         self._drop([topic for topic in self._cache if names.parent_topic(topic) == wanted])
 
@@ -445,6 +455,15 @@ class Dispatcher:
             self.light.clear()
             with suppress(RemoteViolation):  # a name that only RocketMQ's clients use
                 self._drop([names.light_queue_topic(name)])
+
+    def _forget_all(self) -> None:
+        self._cache.clear()
+        self._tree = TopicTree()
+
+    def _drop_all(self) -> None:
+        """Each topic is looked up again when it is published to: taken out one by one they would hold everybody up."""
+        self.invalidations += len(self._cache)
+        self._forget_all()
 
     def _drop(self, stale: list[bytes]) -> None:
         for topic in stale:

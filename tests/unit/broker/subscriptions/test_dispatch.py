@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.subscriptions import filters as module
 from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics, TopicSettings
 from remoting.protocol.errors import Refused
@@ -52,6 +53,27 @@ def test_only_the_topics_a_new_filter_matches_are_forgotten(bench) -> None:
     filters.release(b"a/+", 0, lost=True)
     filters.expire(1)
     assert dispatcher.mqtt(b"a/1")[2:] == ()
+
+
+def test_where_very_many_are_matched_all_are_forgotten_at_once(bench, monkeypatch) -> None:
+    """Taken out one by one, 200,000 topics would hold everybody up for a second."""
+    monkeypatch.setattr(module, "DROPPED_MAX", 1)
+    topics, filters, dispatcher = make(bench.store)
+    for topic in (b"a/1", b"a/2", b"a/3", b"b/1"):
+        dispatcher.mqtt(topic)
+    filters.acquire(b"a/1/#")
+    assert (dispatcher.invalidations, len(dispatcher.cached)) == (1, 3)
+    queue_id = filters.acquire(b"a/+")
+    assert (dispatcher.invalidations, len(dispatcher.cached)) == (4, 0)
+    assert dispatcher.mqtt(b"a/2")[2:] == (queue_id,)
+    assert dispatcher.mqtt(b"b/1")[2:] == ()
+    for topic in (b"a/3", b"c/1"):
+        dispatcher.mqtt(topic)
+    topics.put(TopicSettings(name="c", read_queue_count=16, write_queue_count=16))
+    assert len(dispatcher.cached) == 0
+    filters.release(b"a/+", 0, lost=True)
+    filters.expire(1)
+    assert dispatcher.mqtt(b"a/2")[2:] == ()
 
 
 def test_a_changed_queue_count_is_seen(bench) -> None:
