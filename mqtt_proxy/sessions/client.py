@@ -141,6 +141,7 @@ class Client:
         )  # after what came before it: tasks begin in the order of their creation
 
     def _publish_refused(self, event: PublishRefused) -> None:
+        self._wire.flow_in.add_messages(1)
         self._publishing().count_refused(1, event.reason, event.detail)
 
     def _publishing(self) -> Inbound:

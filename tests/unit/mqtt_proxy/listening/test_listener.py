@@ -12,6 +12,7 @@ from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.listening.handshakes import ListenerSpec, TlsFiles
 from mqtt_proxy.listening.listener import random_client_id
 from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.events import ConnectRequested
 from mqtt_proxy.quotas import Quotas
@@ -198,6 +199,24 @@ async def test_a_connect_that_waits_for_us_is_not_overdue() -> None:
         here.clock.advance_ms(300)
         here.listener._expire()
         assert (await asyncio.wait_for(handler.closed, 5))[0] == "keep_alive_timeout"
+
+
+async def test_each_connection_counts_its_bytes_and_the_listener_their_windows() -> None:
+    async with world() as here:
+        sent = [encode(packets.Connect("c", True, 0)), encode(packets.Publish(b"t", b"x" * 93, 1, False, False, 1))]
+        reader, writer = await here.open(*sent)
+        await asyncio.wait_for(reader.readexactly(8), 5)
+        flow_in, flow_out = here.handlers[0].connection.flow_in, here.handlers[0].connection.flow_out
+        assert (flow_in.size_bytes, flow_out.size_bytes) == (len(b"".join(sent)), 8)
+        assert here.counters.bytes_in.value == flow_in.size_bytes
+        for _ in range(2):
+            here.clock.advance_ms(5_000)
+            here.listener._expire()
+        assert flow_out.rates(10_000) == (0.0, 0.0)  # nothing in the last window and in this one
+        writer.write(encode(packets.Publish(b"t", b"x" * 93, 1, False, False, 2)))
+        await asyncio.wait_for(reader.readexactly(4), 5)
+        assert flow_in.rates(20_000)[1] == 20.0  # a hundred bytes in five seconds
+        assert flow_out.rates(20_000)[1] == 0.8
 
 
 async def test_time_in_which_the_loop_was_late_is_not_the_clients() -> None:

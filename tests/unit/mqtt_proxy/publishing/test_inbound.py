@@ -88,6 +88,7 @@ async def test_a_delay_that_is_too_long_is_counted() -> None:
         await settle()
         assert [(one.packet_id, one.reason) for one in client.received()] == [(1, 0x97)]
         assert rig.count("publishes_refused_total{delay}") == 1
+        assert client.flow_in.messages == 1
         assert rig.broker.appended == []
 
 
