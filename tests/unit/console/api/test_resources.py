@@ -6,8 +6,10 @@ and what they are made with: `console.cluster`, `console.tail`, `console.publish
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,12 +130,19 @@ async def test_brokers_and_controllers(page: ConsolePage) -> None:
     assert (await page.ask("/cluster/history"))["items"][0]["name"] == "broker-a"
 
 
+async def refusals(page: ConsolePage) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await page.ask("/refusals"))["items"]
+    return found
+
+
 async def test_reasons_are_said_in_words(page: ConsolePage) -> None:
     """Beside the identifier, which programs go by."""
     async with page.http.post("/api/v1/session", json={"token": "wrong"}) as answer:
         assert answer.status == 401
-    rows = (await page.ask("/refusals"))["items"]
-    (row,) = [one for one in rows if one["counter"] == "rocketmq_console_refused_total"]
+    async with asyncio.timeout(30):  # what is shown may be a sample from before
+        while not (rows := [one for one in await refusals(page) if one["counter"] == "rocketmq_console_refused_total"]):
+            await asyncio.sleep(0.1)
+    (row,) = rows
     assert (row["reason"], row["what"], row["text"]) == (
         "unproven", "Requests to the console", "no key or token, or a wrong one",
     )  # fmt: skip
