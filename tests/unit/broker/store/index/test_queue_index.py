@@ -9,14 +9,18 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.store.index import queue_index
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.index.queue_index import FormerTail, QueueIndex
 from broker.store.settings import StoreSettings
 from remoting.native import core as native
-from remoting.native.contracts import NEXT
+from remoting.native.contracts import CONFIRMED, NEXT
 from remoting.native.vectors import column, empty
 from runtime.faults import FaultPoints
 from tests.sim.stores import StoreBench, message
+from tests.support.plants import Plant, catches
+
+INDEX = "broker.store.index.queue_index:QueueIndex."
 
 
 class InlineThread:
@@ -102,6 +106,59 @@ def test_unknown_files_are_removed(tmp_path: Path) -> None:
     (tmp_path / "offsets-0000000008").write_bytes(b"x")
     QueueIndex(tmp_path, 64, 0).close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tail"]
+
+
+@catches(Plant("removed-before-it-is-durable", INDEX + "_remove_strangers", "fsync_dir(self.directory)", "pass"))
+def test_unknown_files_stay_until_the_manifest_without_them_is_durable(tmp_path: Path, monkeypatch) -> None:
+    """A power cut could bring back the manifest of before, which names them."""
+    QueueIndex(tmp_path, 64, 0).close()
+    stranger, seen = tmp_path / "run-00000099", []
+    stranger.touch()
+    monkeypatch.setattr(queue_index, "fsync_dir", lambda _directory: seen.append(stranger.exists()))
+    QueueIndex(tmp_path, 64, 0).close()
+    assert seen == [True]
+    assert not stranger.exists()
+
+
+@catches(
+    Plant(
+        "rows-with-entries",
+        INDEX + "forget_rows",
+        "if not (newest < tail.first).all() or not (confirmed == following).all():",
+        "if False:",
+    )
+)
+def test_rows_stay_while_there_are_entries_of_them(tmp_path: Path) -> None:
+    """In the tail, or not confirmed: a deletion could still be cut from the log."""
+    index = QueueIndex(tmp_path, 64, 0)
+    index.grow(2)
+    put(index, 1, 2)
+    assert not index.forget_rows(0, 2)
+    flusher_of(index).flush()
+    assert not index.forget_rows(0, 2), "not confirmed"
+    index.tail.row_column(CONFIRMED)[:2] = index.tail.row_column(NEXT)[:2]
+    assert index.forget_rows(0, 2)
+    index.close()
+
+
+@catches(
+    Plant(
+        "in-no-file",
+        INDEX + "set_floor",
+        'self._note_floors((column([queue], "q"), column([next_offset], "q")))',
+        "pass",
+    ),
+    Plant("in-a-file-of-before", INDEX + "seal", "self._floors[: bisect_right(self._floors_at, end)]", "self._floors"),
+)
+def test_a_floor_is_in_the_file_that_covers_it_and_in_none_before(tmp_path: Path) -> None:
+    """A file that ends before it would say more than the log did there."""
+    index = QueueIndex(tmp_path, 64, 0)
+    index.grow(1)
+    put(index, 0, 3)
+    index.set_floor(1, 7)
+    assert index.seal(10).floors == ()
+    assert len(index.seal().floors) == 1
+    index.close()
 
 
 def test_floors_at_once(tmp_path: Path) -> None:
