@@ -18,6 +18,7 @@ Invariant: pure; times come from the caller, an unknown outcome is never taken f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -66,8 +67,8 @@ class GroupAccount:
     given: dict[str, int] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
     """Acknowledged, and told so: name -> the moment of that."""
-    perhaps: set[str] = field(default_factory=set)
-    """Acknowledged without an answer."""
+    perhaps: Counter[str] = field(default_factory=Counter)
+    """Acknowledged without an answer: name -> so many times, by one or by several consumers."""
     buried: set[str] = field(default_factory=set)
     """Found in its dead letters."""
     next_offsets: dict[str, int] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class ConsumerState:
 
     def acknowledging(self, group: str, name: str) -> None:
         """A consumer acknowledges the message, and does not know yet whether that counts."""
-        self.groups[group].perhaps.add(name)
+        self.groups[group].perhaps[name] += 1
 
     def acknowledged(self, group: str, name: str) -> None:
         """It was told that it does."""
@@ -169,7 +170,10 @@ class ConsumerState:
 
     def not_acknowledged(self, group: str, name: str) -> None:
         """It was told that it does not: the message is not the consumer's any more."""
-        self.groups[group].perhaps.discard(name)
+        perhaps = self.groups[group].perhaps
+        perhaps[name] -= 1
+        if perhaps[name] <= 0:  # no other consumer waits to be told
+            del perhaps[name]
 
     def buried(self, group: str, name: str, now_ms: int) -> None:
         """The message lies in the group's dead letters."""

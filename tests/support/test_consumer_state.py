@@ -108,3 +108,17 @@ def test_a_retained_value_is_at_least_the_last_one_acknowledged_before_the_quest
     assert state.broken == []
     state.read_retained("t", "2", state.retained_floor("t"))
     assert rules(state) == ["not stale"]
+
+
+def test_one_that_is_told_that_it_has_no_message_speaks_for_nobody_else() -> None:
+    """Another consumer of the group has acknowledged it meanwhile, and died with its broker before it was told."""
+    state = ConsumerState()
+    state.join("g", ["t"])
+    state.expect("a", "t")
+    state.settle("a", Fate.MUST)
+    for _ in range(2):
+        state.acknowledging("g", "a")
+    state.not_acknowledged("g", "a")
+    assert state.owed() == []
+    state.not_acknowledged("g", "a")
+    assert len(state.owed()) == 1
