@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from tests.support import house
 from tests.support.allowed import check
 
 MODULES_MAX = 20
 CHAIN_MAX = 7
-PRODUCT_LINES_MAX = 64_000
-PRODUCT_FILES_MAX = 450
 
 
 def test_a_class_name_means_one_class() -> None:
@@ -48,11 +44,3 @@ def test_chains_of_imports_are_short() -> None:
     chains = {room: house.longest_chain(names) for room, names in house.rooms().items()}
     long = {room: chain for room, chain in chains.items() if len(chain) > CHAIN_MAX}
     check("chains", {room: len(chain) for room, chain in long.items()}, f"a long chain of imports {long}")
-
-
-def test_size_of_the_product(capsys: pytest.CaptureFixture[str]) -> None:
-    """The figures, printed; they grow with features and shrink with better code."""
-    modules = house.modules().values()
-    lines = sum(module.lines for module in modules)
-    with capsys.disabled():
-        print(f"\nproduct: {len(modules)} files, {lines} lines (goal: {PRODUCT_FILES_MAX} and {PRODUCT_LINES_MAX})")
