@@ -322,6 +322,8 @@ class ConsumerGroups(Feature):
         return {"clients": len(self.clients)}
 
     def _changed(self, group: str) -> None:
+        if self.clients.broadcasts(group):  # each member reads all queues: nothing is to be shared out anew
+            return
         for client in self.clients.clients_of(group):
             fields = {"consumerGroup": group}
             if self.may_receive(client, Code.NOTIFY_CONSUMER_IDS_CHANGED, group):

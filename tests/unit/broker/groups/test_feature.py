@@ -94,6 +94,17 @@ async def test_members_are_told_of_each_other(running) -> None:
     assert (await one.request(members)).code == ResponseCode.SYSTEM_ERROR
 
 
+async def test_members_of_a_broadcast_group_are_not_told_of_each_other(running) -> None:
+    """As in RocketMQ: told, a client would leave out the heartbeat with its new queues while it sends another one."""
+    one, two = running.connect(), running.connect()
+    pushes = []
+    one.on_push(pushes.append)
+    consumers = [{"groupName": "g", "consumeType": 1, "messageModel": "BROADCASTING"}]
+    for client, connection in (("b", one), ("a", two)):
+        assert (await connection.request(beat(client, consumerDataSet=consumers))).code == 0
+    assert pushes == []
+
+
 async def test_invalid_heartbeats(running) -> None:
     connection = running.connect()
     for body in (b"nonsense", b"[]", b"{}"):
