@@ -261,16 +261,18 @@ class TopicTree(Generic[V]):
         What is set or deleted meanwhile may be found or not; everything else is.
         """
         wanted = _raw(topic_filter).split(b"/")
-        # (children still to visit, levels above them, index of the next wanted level)
-        stack: list[tuple[Iterator[tuple[bytes, _TopicNode[V]]], tuple[bytes, ...], int]]
-        stack = [(iter(_candidates(self._root, wanted[0])), (), 1 - (wanted[0] == _HASH))]
+        # (node, its children still to visit, levels above them, index of the next wanted level)
+        stack: list[tuple[_TopicNode[V], Iterator[bytes], tuple[bytes, ...], int]]
+        stack = [(self._root, _candidates(self._root, wanted[0]), (), 1 - (wanted[0] == _HASH))]
         while stack:
-            children, open_levels, index = stack[-1]
-            found = next(children, None)
-            if found is None:
+            parent, children, open_levels, index = stack[-1]
+            level = next(children, None)
+            if level is None:
                 stack.pop()
                 continue
-            level, node = found
+            node = parent.children.get(level)
+            if node is None:  # deleted meanwhile
+                continue
             if not open_levels and level.startswith(_DOLLAR) and wanted[0] != level:
                 continue
             last = index == len(wanted)
@@ -279,15 +281,15 @@ class TopicTree(Generic[V]):
             is_there = (last or rest) and not isinstance(node.value, _Absent)
             yield (b"/".join(path), node.value) if is_there else None  # type: ignore[misc]  # it is not _Absent
             if not last and node.children:
-                stack.append((iter(_candidates(node, wanted[index])), path, index + (not rest)))
+                stack.append((node, _candidates(node, wanted[index]), path, index + (not rest)))
 
 
-def _candidates(node: _TopicNode[V], wanted: bytes) -> list[tuple[bytes, _TopicNode[V]]]:
-    """Return the children that match a wanted level."""
-    if wanted in (_PLUS, _HASH):
-        return list(node.children.items())
-    child = node.children.get(wanted)
-    return [] if child is None else [(wanted, child)]
+def _candidates(node: _TopicNode[V], wanted: bytes) -> Iterator[bytes]:
+    """Return the levels below a node that match a wanted one.
+
+    A copy of the names alone: pairs of 300,000 children take a tenth of a second, in which nobody else is served.
+    """
+    return iter(list(node.children) if wanted in (_PLUS, _HASH) else (wanted,))
 
 
 SHARE_PREFIX = "$share/"

@@ -259,3 +259,18 @@ def test_states() -> None:
     assert not any(says_something_else(topic, payload) for payload in (b"", b"0", b"1", memoryview(b"1")))
     assert all(says_something_else(topic, payload) for payload in (b"2", b"10", b"1" * 1_000_000))
     assert not says_something_else(b"a", b"anything")
+
+
+@given(held=st.dictionaries(TOPIC, st.integers(), max_size=15), changed=st.lists(TOPIC, max_size=8), wanted=FILTER)
+def test_a_walk_finds_all_that_stays_while_topics_come_and_go(held, changed, wanted):
+    tree, changes = TopicTree(), iter(changed)
+    for topic, value in held.items():
+        tree.set(topic, value)
+    expected = {topic for topic, _ in tree.match(wanted)} - {topic.encode() for topic in changed}
+    found = set()
+    for one in tree.walk(wanted):
+        found |= set() if one is None else {one[0]}
+        topic = next(changes, None)
+        if topic is not None and not tree.delete(topic):
+            tree.set(topic, 0)
+    assert expected <= found
