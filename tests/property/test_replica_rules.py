@@ -121,7 +121,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(master_of=GUESSES, set_of=GUESSES, caller=IDS, members=st.sets(IDS), alive=st.sets(IDS), right=st.booleans())
     def alter(self, master_of: int, set_of: int, caller: int, members: set[int], alive: set[int], right: bool) -> None:
-        """Only by the master, in its epoch, from the present set to a set of living members that includes itself."""
+        """Only by the master, in its epoch, from the present set to one that includes itself; who joins is alive."""
         if right and self.master is not None:
             caller, master_of, set_of, members, alive = self.master, 0, 0, members | {self.master}, alive | members
             alive = alive | {caller}
@@ -130,7 +130,8 @@ class Rules(RuleBasedStateMachine):
         )
         outcome = self.machine.apply(command)
         fits = master_of == 0 and set_of == 0 and caller == self.master
-        allowed = bool(self.codes) and fits and caller in members and members <= set(self.codes) and members <= alive
+        joining = members - self.in_sync
+        allowed = bool(self.codes) and fits and caller in members and members <= set(self.codes) and joining <= alive
         assert (outcome.code == 0) == allowed
         if allowed:
             self.in_sync, self.set_epoch = set(members), self.set_epoch + 1
