@@ -248,7 +248,7 @@ def _with_upkeep(
         retention=retention, scrub=scrub, marks=marks, snapshots=snapshots,
         maintenance=Maintenance(
             opened.log, base.guard, site.thread, base.jobs, index_flusher, base.keys, retention, scrub, marks,
-            snapshots, EndedRows(opened.tables.queues, opened.index),
+            snapshots, EndedRows(opened.tables.queues, opened.index, certain=lambda: positions.certain),
         ),
         begun_position=opened.log.end,
     )  # fmt: skip

@@ -26,16 +26,22 @@ def upkeep(bench: StoreBench) -> None:
         bench.store.maintain(bench.clock.now_ms())
 
 
-def churned(bench: StoreBench) -> list[int]:
-    """Queues in many pages of ids, with a message each in two of them, of which only the first and the last stay."""
+def churned(bench: StoreBench, *, confirms: bool = True) -> list[int]:
+    """Queues in many pages of ids, with a message each in two of them, of which only the first and the last stay.
+
+    `confirms`: whether it is certain that the others do not.
+    """
     ids: list[int] = []
     for page in range(PAGES):
         ids += bench.store.queues.open_all([b"%d/%d" % (page, at) for at in range(PAGE)])
     bench.store.append(message([ids[5]], b"x"), message([ids[20 * PAGE]], b"x"))
     bench.settle()
+    if not confirms:
+        bench.store.positions.limit_confirm(bench.store.end_position)
     for first in range(1, len(ids) - 1, 150):
         bench.store.queues.delete(ids[first : min(first + 150, len(ids) - 1)])
-    bench.settle()
+    if confirms:
+        bench.settle()
     return ids
 
 
@@ -60,4 +66,17 @@ def test_rows_of_deleted_queues_are_given_back(tmp_path: Path) -> None:
     assert holes(bench) == PAGES - 2, "after a start too"
     assert bench.store.queues.open(b"one more") == late + 1
     assert isinstance(bench.store._parts.maintenance._ended_rows, EndedRows)
+    bench.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="holes in files are Linux's")
+def test_rows_stay_while_the_log_may_be_cut_in_front_of_the_deletion(tmp_path: Path) -> None:
+    bench = StoreBench(tmp_path / "data")
+    churned(bench, confirms=False)
+    upkeep(bench)
+    assert holes(bench) == 0
+    bench.store.positions.limit_confirm(bench.store.end_position)
+    bench.settle()
+    upkeep(bench)
+    assert holes(bench) == PAGES - 3
     bench.close()
